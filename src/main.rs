@@ -1,1 +1,6 @@
+mod units;
+mod schedule;
+mod snapshot;
+mod source;
+
 fn main() {}

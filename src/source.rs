@@ -1,0 +1,3 @@
+//! Sources::observe, and the one clock.
+
+pub mod assignment;

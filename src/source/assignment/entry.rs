@@ -1,0 +1,68 @@
+//! One right as admins write it, in the configuration and in the files of another program.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::schedule::{Date, Window};
+use crate::snapshot::GpuSelector;
+
+/// `{to: {group: vision}, gpus: [0, 4-7], time: "Mon-Fri 22:00-06:00 Asia/Shanghai", from: …, until: …}`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub to: To,
+    /// Never empty.
+    pub gpus: Vec<GpuSelector>,
+    pub time: Option<Window>,
+    /// Included.
+    pub from: Option<Date>,
+    /// Not included.
+    pub until: Option<Date>,
+}
+
+/// Whom a right names, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum To {
+    Everyone,
+    User(String),
+    Group(String),
+}
+
+impl<'de> Deserialize<'de> for To {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = To;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("`everyone`, {user: NAME} or {group: NAME}")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<To, E> {
+                if text == "everyone" {
+                    Ok(To::Everyone)
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Str(text), &self))
+                }
+            }
+
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<To, A::Error> {
+                use serde::de::Error;
+                let to = match map.next_key::<String>()?.as_deref() {
+                    Some("user") => To::User(map.next_value()?),
+                    Some("group") => To::Group(map.next_value()?),
+                    Some(other) => return Err(A::Error::unknown_field(other, &["user", "group"])),
+                    None => return Err(A::Error::custom("an empty map, expected {user: NAME} or {group: NAME}")),
+                };
+                match map.next_key::<String>()? {
+                    None => Ok(to),
+                    Some(_) => Err(A::Error::custom("more than one name, expected {user: NAME} or {group: NAME}")),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
