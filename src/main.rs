@@ -2,5 +2,6 @@ mod units;
 mod schedule;
 mod snapshot;
 mod source;
+mod policy;
 
 fn main() {}

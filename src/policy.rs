@@ -1,0 +1,4 @@
+//! (rules, snapshot, state) -> (state, verdicts); (state, outcomes) -> state.
+
+pub mod rule;
+pub mod condition;
