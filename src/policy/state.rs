@@ -1,0 +1,248 @@
+//! How far each ladder has come: a value that survives a restart of the agent.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::rule::{ChannelName, Mode, RuleName, Signal};
+use super::subject::{EpisodeKey, Subject};
+use super::{Deed, Done, Guard, Outcome, Person, Verdict};
+use crate::snapshot::{ProcessId, Truth};
+use crate::units::Uid;
+
+/// All ladders that are not at rest. Boot times in it mean nothing in another boot.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct State {
+    #[serde(with = "as_list")]
+    pub episodes: BTreeMap<EpisodeKey, Episode>,
+}
+
+/// One subject under one rule, since the rule was first seen to be broken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Episode {
+    /// What the rule meant when this began ([`super::Rule::meaning`]).
+    pub meaning: u64,
+    pub mode: Mode,
+    /// Whether the owner had a right on the card, when that was last known; only under a rule that asks for it.
+    pub right: Option<bool>,
+    pub owner: Option<Person>,
+    pub began: Timestamp,
+    /// Time in which the condition was seen to be true: the ladder's own clock.
+    pub clock: Duration,
+    /// The clock at which each rung was climbed.
+    pub climbed: Vec<Duration>,
+    pub last: Sighting,
+    /// How long the condition has been seen to be false.
+    pub false_for: Duration,
+    /// Boot time since which it has been unknown on end.
+    pub unknown_since: Option<Duration>,
+    #[serde(with = "by_uid")]
+    pub warned: BTreeMap<Uid, Warned>,
+    /// The last warning reached nobody.
+    pub unreachable: bool,
+    #[serde(with = "as_pairs")]
+    pub targets: BTreeMap<ProcessId, Progress>,
+    /// Signals that were decided and may or may not have gone out.
+    pub tried: Vec<Tried>,
+}
+
+/// What the last cycle saw, and when (boot time).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sighting {
+    pub at: Duration,
+    pub truth: Truth,
+}
+
+/// A warning that was delivered.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Warned {
+    pub name: String,
+    /// Boot time by which it had been delivered.
+    pub at: Duration,
+    pub channels: Vec<ChannelName>,
+}
+
+/// How far one target has come on this ladder.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The last act that was done to it.
+    pub rung: usize,
+    /// The ladder's clock at that act.
+    pub clock: Duration,
+    /// Whether it was done, and not only rehearsed.
+    pub sent: bool,
+    /// Nobody knows whether that act was done, so no further one follows.
+    pub lost: bool,
+}
+
+/// What was written down before it was carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tried {
+    Signal { rung: usize, signal: Signal, targets: Vec<ProcessId> },
+}
+
+/// How a subject stands; the label `state` of `violations` and `rule_subjects`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    Clear,
+    Unknown,
+    /// The rule is broken, and nobody has been told yet.
+    Pending,
+    Warned,
+    /// A process was signalled, or would have been.
+    Acted,
+    /// The rule is broken, and no channel reaches its owner.
+    Unreachable,
+}
+
+impl Standing {
+    pub const ALL: [Self; 6] =
+        [Self::Clear, Self::Unknown, Self::Pending, Self::Warned, Self::Acted, Self::Unreachable];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Clear => "clear",
+            Self::Unknown => "unknown",
+            Self::Pending => "pending",
+            Self::Warned => "warned",
+            Self::Acted => "acted",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    /// Whether it is a violation; an episode goes on while its condition is unknown.
+    pub fn is_violation(self) -> bool {
+        !matches!(self, Self::Clear | Self::Unknown)
+    }
+}
+
+impl State {
+    /// How the subject of this key stands, given what was just seen of it.
+    pub fn standing(&self, key: &EpisodeKey, truth: Truth) -> Standing {
+        match (truth, self.episodes.get(key)) {
+            (Truth::False, _) => Standing::Clear,
+            (Truth::Unknown, None) => Standing::Unknown,
+            (Truth::True, None) => Standing::Pending,
+            (_, Some(episode)) if !episode.targets.is_empty() => Standing::Acted,
+            (_, Some(episode)) if episode.unreachable => Standing::Unreachable,
+            (_, Some(episode)) if !episode.warned.is_empty() => Standing::Warned,
+            (_, Some(_)) => Standing::Pending,
+        }
+    }
+
+    pub(super) fn note_as_tried(&mut self, verdicts: &[Verdict]) {
+        for verdict in verdicts {
+            let Deed::Signal(signal) = verdict.deed else { continue };
+            let targets: Vec<_> = verdict
+                .targets
+                .iter()
+                .filter(|target| target.objection.is_none())
+                .map(|target| target.process)
+                .collect();
+            if verdict.mode < Mode::Enforce || targets.is_empty() {
+                continue;
+            }
+            if let Some(episode) = self.episodes.get_mut(&verdict.key) {
+                episode.tried.push(Tried::Signal { rung: verdict.rung, signal, targets });
+            }
+        }
+    }
+}
+
+impl Episode {
+    /// What came of one verdict of this episode.
+    pub(super) fn settle(&mut self, outcome: &Outcome, delivered_by: Duration) {
+        let done = matches!(outcome.result, Done::Done | Done::Rehearsed);
+        if let Deed::Warn { to, channels } = &outcome.deed {
+            self.unreachable = outcome.result == Done::Refused(Guard::Unreachable);
+            if done {
+                self.warned.extend(to.iter().map(|person| {
+                    (person.uid, Warned { name: person.name.clone(), at: delivered_by, channels: channels.clone() })
+                }));
+            }
+        }
+        if !done {
+            return;
+        }
+        if let Some(target) = outcome.target {
+            let sent = outcome.result == Done::Done;
+            self.targets.insert(target, Progress { rung: outcome.rung, clock: self.clock, sent, lost: false });
+        }
+        if outcome.rung == self.climbed.len() {
+            self.climbed.push(self.clock);
+        }
+    }
+
+    /// A signal to this target may or may not have gone out.
+    pub(super) fn lose(&mut self, target: ProcessId, rung: usize) {
+        self.targets.insert(target, Progress { rung, clock: self.clock, sent: false, lost: true });
+    }
+}
+
+/// JSON objects take only text as keys, so maps with other keys are lists.
+mod as_list {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    #[derive(Serialize)]
+    struct Written<'a> {
+        rule: &'a RuleName,
+        subject: &'a Subject,
+        episode: &'a Episode,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Read {
+        rule: RuleName,
+        subject: Subject,
+        episode: Episode,
+    }
+
+    pub fn serialize<S: Serializer>(
+        episodes: &BTreeMap<EpisodeKey, Episode>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(episodes.iter().map(|(key, episode)| Written {
+            rule: &key.rule,
+            subject: &key.subject,
+            episode,
+        }))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<EpisodeKey, Episode>, D::Error> {
+        let list = Vec::<Read>::deserialize(deserializer)?;
+        Ok(list.into_iter().map(|read| (EpisodeKey { rule: read.rule, subject: read.subject }, read.episode)).collect())
+    }
+}
+
+mod as_pairs {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(targets: &BTreeMap<ProcessId, Progress>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(targets)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<ProcessId, Progress>, D::Error> {
+        Vec::<(ProcessId, Progress)>::deserialize(deserializer).map(|pairs| pairs.into_iter().collect())
+    }
+}
+
+mod by_uid {
+    use super::*;
+    use serde::{Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(warned: &BTreeMap<Uid, Warned>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(warned)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Uid, Warned>, D::Error> {
+        Vec::<(Uid, Warned)>::deserialize(deserializer).map(|pairs| pairs.into_iter().collect())
+    }
+}
