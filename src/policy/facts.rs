@@ -159,7 +159,9 @@ pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
             let truth = limit.map_or(Truth::Unknown, |limit| memory.compare(compare.how, limit));
             (memory.show(|bytes| Bytes(bytes as u64).to_string()), compare.to_string(), truth)
         }
-        Condition::Utilization(compare) => number(view.utilization(), compare, compare.with.0, |n| Percent(n).to_string()),
+        Condition::Utilization(compare) => {
+            number(view.utilization(), compare, compare.with.0, |n| Percent(n).to_string())
+        }
         Condition::Gpus(compare) => number(view.gpus(), compare, compare.with.0 as f64, |n| n.to_string()),
         Condition::Processes(compare) => number(view.processes(), compare, compare.with.0 as f64, |n| n.to_string()),
         Condition::Age(compare) => {
@@ -170,11 +172,16 @@ pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
         Condition::Group(words) => word(view.groups(), words),
         Condition::Uid(words) => word(view.user().map(|user| vec![user.uid.to_string()]), words),
         Condition::Command(words) => word(view.seen().map(|seen| vec![seen.process.command.clone()]), words),
-        Condition::Executable(words) => word(view.seen().and_then(|seen| seen.process.executable.clone()).map(|it| vec![it]), words),
-        Condition::GpuName(words) => word(view.card().and_then(|gpu| gpu.identity.model.clone()).map(|it| vec![it]), words),
+        Condition::Executable(words) => {
+            word(view.seen().and_then(|seen| seen.process.executable.clone()).map(|it| vec![it]), words)
+        }
+        Condition::GpuName(words) => {
+            word(view.card().and_then(|gpu| gpu.identity.model.clone()).map(|it| vec![it]), words)
+        }
         Condition::Kind(kinds) => {
             let kind = view.seen().map(|seen| seen.hold.kind);
-            let truth = kind.map(|kind| kinds.0.iter().any(|asked| *asked == kind || (kind == Kind::Both && *asked != Kind::Both)));
+            let truth = kind
+                .map(|kind| kinds.0.iter().any(|asked| *asked == kind || (kind == Kind::Both && *asked != Kind::Both)));
             let asked = kinds.0.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
             (kind.map_or_else(unknown, |kind| kind.as_str().to_owned()), asked, Truth::from(truth))
         }
@@ -232,7 +239,8 @@ fn assigned_to_other(seen: &Seen, now: &Snapshot, within: Duration) -> Truth {
     // Windows open on a minute, dated rights on a second of their own.
     let minutes = (0..=within.as_secs() / 60).map(|minute| Duration::from_secs(minute * 60));
     let end = now.at.wall + within;
-    let dated = now.assignments.sources.iter().flat_map(|source| source.answer.iter().flat_map(|answer| &answer.rights));
+    let dated =
+        now.assignments.sources.iter().flat_map(|source| source.answer.iter().flat_map(|answer| &answer.rights));
     let dated = dated.filter_map(|right| right.when.from).filter(|from| *from > now.at.wall && *from <= end);
     let times = minutes.map(|later| now.at.wall + later).chain(dated).chain([end]);
     Truth::any(times.map(|at| now.assignments.assigned_to_other(asker, &seen.gpu.uuid, at)))
@@ -277,9 +285,13 @@ impl<'a> View<'a> {
         match self {
             Self::Process(seen) => Extent::known(seen.hold.memory.map(bytes)),
             Self::User(holder) => {
-                Extent::fold(holder.counted.iter().map(|seen| seen.hold.memory.map(bytes)), holder.open, |sum, part| sum + part)
+                Extent::fold(holder.counted.iter().map(|seen| seen.hold.memory.map(bytes)), holder.open, |sum, part| {
+                    sum + part
+                })
             }
-            Self::Gpu(gpu) => Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.memory.used).map(bytes)),
+            Self::Gpu(gpu) => {
+                Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.memory.used).map(bytes))
+            }
         }
     }
 
@@ -300,10 +312,14 @@ impl<'a> View<'a> {
         let percent = |percent: Percent| percent.0;
         match self {
             Self::Process(seen) => Extent::known(seen.hold.utilization.map(percent)),
-            Self::User(holder) => {
-                Extent::fold(holder.counted.iter().map(|seen| seen.hold.utilization.map(percent)), holder.open, f64::max)
+            Self::User(holder) => Extent::fold(
+                holder.counted.iter().map(|seen| seen.hold.utilization.map(percent)),
+                holder.open,
+                f64::max,
+            ),
+            Self::Gpu(gpu) => {
+                Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.utilization).map(percent))
             }
-            Self::Gpu(gpu) => Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.utilization).map(percent)),
         }
     }
 

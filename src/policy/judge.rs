@@ -171,9 +171,9 @@ impl<'a> Bench<'a> {
         relevant.peek().is_some()
             && relevant.all(|gpu| match (subject, &gpu.holds) {
                 (Subject::Gpu { .. }, _) | (_, Err(_)) => false,
-                (Subject::Process { id, .. }, Ok(holds)) => {
-                    holds.iter().all(|hold| hold.pid != id.pid || hold.process.is_ok() || hold.process == Err(Unseen::Exited))
-                }
+                (Subject::Process { id, .. }, Ok(holds)) => holds.iter().all(|hold| {
+                    hold.pid != id.pid || !matches!(hold.process, Err(Unseen::Hidden)) && hold.process != Ok(*id)
+                }),
                 (Subject::User { .. }, Ok(holds)) => holds.iter().all(|hold| self.owner_is_known(hold)),
             })
     }
@@ -271,7 +271,9 @@ fn asked_by(condition: &Condition, wanted: bool) -> Vec<(&Condition, bool)> {
 fn belongs(seen: &Seen, subject: &Subject) -> bool {
     match subject {
         Subject::Process { id, gpu } => seen.process.id == *id && seen.gpu.uuid == *gpu,
-        Subject::User { uid, gpu } => seen.process.uid == Some(*uid) && gpu.as_ref().is_none_or(|gpu| seen.gpu.uuid == *gpu),
+        Subject::User { uid, gpu } => {
+            seen.process.uid == Some(*uid) && gpu.as_ref().is_none_or(|gpu| seen.gpu.uuid == *gpu)
+        }
         Subject::Gpu { .. } => false,
     }
 }
