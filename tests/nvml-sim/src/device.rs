@@ -188,25 +188,40 @@ device_values! {
 
 device_calls! {
     nvmlDeviceGetTemperatureV(device, temperature: Out<nvmlTemperature_v1_t>) {
-        let asked = temperature.prepared(1, |written| written.version)?;
+        let asked = temperature.prepared(1)?;
         gpu_sensor(asked.sensorType)?;
         temperature.set(nvmlTemperature_v1_t { temperature: device.temperature.get::<u32>()? as c_int, ..asked })
     }
 
     nvmlDeviceGetMarginTemperature(device, margin: Out<nvmlMarginTemperature_v1_t>) {
-        let asked = margin.prepared(1, |written| written.version)?;
+        let asked = margin.prepared(1)?;
         margin.set(nvmlMarginTemperature_v1_t { marginTemperature: device.temperature_margin.get()?, ..asked })
     }
 
     nvmlDeviceGetPciInfoExt(device, pci: Out<nvmlPciInfoExt_v1_t>) {
-        let asked = pci.prepared(1, |written| written.version)?;
+        let asked = pci.prepared(1)?;
         let nvmlPciInfo_t { domain, bus, device, pciDeviceId, pciSubSystemId, busId, .. } = pci_info(device)?;
         // A 3D controller among display controllers.
         pci.set(nvmlPciInfoExt_v1_t { domain, bus, device, pciDeviceId, pciSubSystemId, baseClass: 3, subClass: 2, busId, ..asked })
     }
 
+    // The second version, and the third, which adds a summary of the health.
+    nvmlDeviceGetGpuFabricInfoV(device, info: Out<nvmlGpuFabricInfo_v3_t>) {
+        let fabric = device.fabric.known()?;
+        let status = fabric.status.map_or(nvmlReturn_enum_NVML_SUCCESS, |error| error.0);
+        let (cliqueId, state, healthMask) = (fabric.clique, fabric.state as u8, fabric.health_mask);
+        let second = info.cast::<nvmlGpuFabricInfo_v2_t>();
+        match second.prepared(2) {
+            Ok(asked) => second.set(nvmlGpuFabricInfo_v2_t { clusterUuid: [0; 16], status, cliqueId, state, healthMask, ..asked }),
+            Err(_) => {
+                let asked = info.prepared(3)?;
+                info.set(nvmlGpuFabricInfo_v3_t { clusterUuid: [0; 16], status, cliqueId, state, healthMask, healthSummary: 0, ..asked })
+            }
+        }
+    }
+
     nvmlDeviceGetSramEccErrorStatus(device, status: Out<nvmlEccSramErrorStatus_v1_t>) {
-        let asked = status.prepared(1, |written| written.version)?;
+        let asked = status.prepared(1)?;
         let Ecc { volatile, aggregate, sram_threshold_exceeded, .. } = &device.ecc;
         status.set(nvmlEccSramErrorStatus_v1_t {
             aggregateUncParity: 0,
@@ -259,7 +274,7 @@ device_calls! {
 #[cfg(not(feature = "old-driver"))]
 device_calls! {
     nvmlDeviceGetMemoryInfo_v2(device, memory: Out<nvmlMemory_v2_t>) {
-        let asked = memory.prepared(2, |written| written.version)?;
+        let asked = memory.prepared(2)?;
         let (Memory { total, reserved, .. }, used) = memory_of(device)?;
         let free = memory_of(device)?.0.free(used);
         memory.set(nvmlMemory_v2_t { total: total.0, reserved: reserved.0, free, used, ..asked })
@@ -388,11 +403,8 @@ impl EccLocations {
     /// The sum of the locations that the card has.
     pub fn total(&self) -> Result<u64, Error> {
         let all = [&self.dram, &self.sram, &self.l1, &self.l2, &self.registers, &self.texture];
-        let counts: Vec<u64> = all
-            .into_iter()
-            .filter(|count| **count != Value::LeftOut)
-            .map(Value::get)
-            .collect::<Result<_, _>>()?;
+        let counts: Vec<u64> =
+            all.into_iter().filter(|count| **count != Value::LeftOut).map(Value::get).collect::<Result<_, _>>()?;
         if counts.is_empty() { Err(Error::NOT_SUPPORTED) } else { Ok(counts.iter().sum()) }
     }
 }

@@ -132,7 +132,8 @@ fn identified(mut gpu: Gpu, index: usize) -> Gpu {
 /// A MIG instance answers as a device that knows little.
 fn seen_as_card(instance: &MigInstance, card: &Gpu) -> Gpu {
     let MigInstance { gpu_instance, compute_instance, .. } = *instance;
-    let ours = |gi: Option<u32>, ci: Option<u32>| gi == Some(gpu_instance) && ci.is_none_or(|ci| ci == compute_instance);
+    let ours =
+        |gi: Option<u32>, ci: Option<u32>| gi == Some(gpu_instance) && ci.is_none_or(|ci| ci == compute_instance);
     let name = card.name.as_deref().unwrap_or_default();
     let uuid = || format!("MIG-{:08x}-{:04x}-4000-8000-{}", gpu_instance, compute_instance, tail(card.uuid.as_deref()));
     Gpu {
@@ -229,7 +230,8 @@ impl Loaded {
         // A file that was copied with its times, or written while the clock was wrong, does not rewrite history.
         let newest = self.history.back().map_or(0, |driver| driver.since);
         let since = u64::try_from(stamp.written / 1000).unwrap_or_default().clamp(newest, now().max(newest));
-        let driver = Driver::new(scenario, since, self.history.back().map(Arc::as_ref)).map_err(|error| wrong(&error))?;
+        let driver =
+            Driver::new(scenario, since, self.history.back().map(Arc::as_ref)).map_err(|error| wrong(&error))?;
         self.history.push_back(Arc::new(driver));
         while self.history.get(1).is_some_and(|next| next.since + MEMORY < now()) {
             self.history.pop_front();

@@ -53,7 +53,8 @@ fn by_uuid(driver: &Driver, uuid: Text) -> Result<Option<Handle>, Error> {
     let uuid = uuid.read()?;
     let is_it = |gpu: &Gpu| gpu.uuid.as_deref() == Some(uuid);
     Ok(card(driver, is_it).or_else(|| {
-        let instance = |card: usize| driver.cards[card].instances.iter().position(is_it).map(|it| Handle::of(card, Some(it)));
+        let instance =
+            |card: usize| driver.cards[card].instances.iter().position(is_it).map(|it| Handle::of(card, Some(it)));
         (0..driver.cards.len()).find_map(instance)
     }))
 }

@@ -22,10 +22,19 @@ impl<T: Copy> Out<T> {
     }
 
     /// The struct that the caller has prepared, if it is of the version that is meant (`NVML_STRUCT_VERSION`).
-    pub fn prepared(&self, version: u32, written: fn(&T) -> u32) -> Result<T, Error> {
-        let value = self.value()?;
-        let meant = mem::size_of::<T>() as u32 | version << 24;
-        if written(&value) == meant { Ok(value) } else { Err(Error::ARGUMENT_VERSION_MISMATCH) }
+    pub fn prepared(&self, version: u32) -> Result<T, Error> {
+        // A struct of another version may be shorter: only its first field, the version, is sure to be there.
+        let written = self.cast::<u32>().value()?;
+        if written == mem::size_of::<T>() as u32 | version << 24 {
+            self.value()
+        } else {
+            Err(Error::ARGUMENT_VERSION_MISMATCH)
+        }
+    }
+
+    /// The same place, for a struct of another version.
+    pub fn cast<U>(&self) -> Out<U> {
+        Out(self.0.cast())
     }
 
     /// What the caller has written there, for structs that go both ways.

@@ -24,10 +24,12 @@ pub fn listed(device: &Device) -> impl Iterator<Item = &Process> {
 
 /// What the processes on a device use together, as far as is known.
 pub fn memory(device: &Device) -> u64 {
-    listed(device).filter_map(|process| match process.memory {
-        ProcessMemory::Used(bytes) => Some(bytes.0),
-        ProcessMemory::Unavailable => None,
-    }).sum()
+    listed(device)
+        .filter_map(|process| match process.memory {
+            ProcessMemory::Used(bytes) => Some(bytes.0),
+            ProcessMemory::Unavailable => None,
+        })
+        .sum()
 }
 
 fn lives(process: &Process) -> bool {
@@ -88,7 +90,7 @@ mod v3 {
 
     device_calls! {
         nvmlDeviceGetRunningProcessDetailList(device, list: Out<nvmlProcessDetailList_v1_t>) {
-            let asked = list.prepared(1, |written| written.version)?;
+            let asked = list.prepared(1)?;
             let kinds = match asked.mode {
                 0 => COMPUTE,
                 1 => GRAPHICS,

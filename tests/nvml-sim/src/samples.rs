@@ -32,7 +32,7 @@ device_calls! {
         samples: Array<nvmlSample_t>
     ) {
         let read = reading(kind)?;
-        read(device)?;
+        read(device).map(drop)?;
         let value_at = |moment| driver::at(moment).and_then(|driver| read(&driver.cards.get(device.place.card)?.gpu).ok().map(|value| value(moment)));
         let values: Vec<nvmlSample_t> = since(last_seen)
             .filter_map(|timeStamp| {
@@ -61,7 +61,7 @@ device_calls! {
     }
 
     nvmlDeviceGetProcessesUtilizationInfo(device, info: Out<nvmlProcessesUtilizationInfo_v1_t>) {
-        let asked = info.prepared(1, |written| written.version)?;
+        let asked = info.prepared(1)?;
         let sample = |process: &Process, timeStamp| nvmlProcessUtilizationInfo_v1_t {
             timeStamp,
             pid: process.pid,
@@ -120,7 +120,14 @@ fn busy_processes<T>(device: &Device, last_seen: u64, sample: impl Fn(&Process, 
     let latest = latest();
     let loads = |process: &Process| {
         let Process { utilization, memory_utilization, encoder_utilization, decoder_utilization, .. } = *process;
-        [utilization, memory_utilization, encoder_utilization, decoder_utilization, process.jpeg_utilization, process.ofa_utilization]
+        [
+            utilization,
+            memory_utilization,
+            encoder_utilization,
+            decoder_utilization,
+            process.jpeg_utilization,
+            process.ofa_utilization,
+        ]
     };
     let busy = |process: &&Process| latest > last_seen && loads(process).iter().any(|load| share(*load, latest) > 0);
     Ok(processes::listed(device).filter(busy).map(|process| sample(process, latest)).collect())

@@ -4,9 +4,7 @@ use crate::call::{self, calls};
 use crate::pointer::{Buffer, Out};
 use crate::units::Version;
 use crate::value::{self, Error};
-use nvml_wrapper_sys::bindings::{
-    nvmlConfComputeSystemState_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_t,
-};
+use nvml_wrapper_sys::bindings::{nvmlConfComputeSystemState_t, nvmlReturn_t, nvmlSystemDriverBranchInfo_t};
 use std::ffi::{c_char, c_int, c_uint};
 use std::fs;
 
