@@ -1,2 +1,4 @@
-#[test]
-fn placeholder() {}
+//! The real agent, and its peers, on simulated nodes.
+
+mod harness;
+mod smoke;
