@@ -13,7 +13,7 @@ pub mod terminal;
 
 pub use agent::Agent;
 pub use http::Answer;
-pub use node::{ALICE, BOB, CAROL, Node, Who};
+pub use node::{Node, Who};
 pub use page::Page;
 pub use terminal::Terminal;
 pub use wait::{LIMIT, eventually, uptime};

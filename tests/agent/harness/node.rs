@@ -1,12 +1,14 @@
 //! A node: its cards and who holds them, its configuration and rules, and what the agent keeps.
 
 use super::agent::Agent;
+use super::wait::eventually;
 use super::worker::Worker;
 use nvml_sim::scenario::{EnergyCounter, Memory};
 use nvml_sim::units::{Bytes, Load, Percent, Power};
 use nvml_sim::{Gpu, Process, Scenario};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs};
 use tempfile::TempDir;
@@ -18,10 +20,12 @@ pub struct Who {
     pub uid: u32,
 }
 
-pub const ALICE: Who = Who { name: "alice", uid: 61001 };
-pub const BOB: Who = Who { name: "bob", uid: 61002 };
-pub const CAROL: Who = Who { name: "carol", uid: 61003 };
-const PEOPLE: [Who; 3] = [ALICE, BOB, CAROL];
+/// Different on each node: a person is warned wherever he works, on the terminals of another test as well.
+fn uids() -> impl Iterator<Item = u32> {
+    static NODES: AtomicU32 = AtomicU32::new(0);
+    let node = std::process::id() * 128 + NODES.fetch_add(1, Ordering::Relaxed);
+    1_000_000 + node * 4..
+}
 
 /// What ladders climb in tests: a rung is due some cycles after the one before.
 pub const INTERVAL: Duration = Duration::from_millis(250);
@@ -29,6 +33,9 @@ pub const INTERVAL: Duration = Duration::from_millis(250);
 pub struct Node {
     dir: TempDir,
     scenario: Scenario,
+    pub alice: Who,
+    pub bob: Who,
+    pub carol: Who,
 }
 
 impl Node {
@@ -38,9 +45,12 @@ impl Node {
         // Those who work here have to reach what they run.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let scenario = Scenario { defaults: h100(), gpus: vec![Gpu::default(); cards], ..Scenario::default() };
-        let node = Self { dir, scenario };
-        let accounts = PEOPLE.map(|Who { name, uid }| format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
-        let groups = PEOPLE.map(|Who { name, uid }| format!("{name}:x:{uid}:\n"));
+        let mut uids = uids();
+        let people = ["alice", "bob", "carol"].map(|name| Who { name, uid: uids.next().unwrap() });
+        let [alice, bob, carol] = people;
+        let node = Self { dir, scenario, alice, bob, carol };
+        let accounts = people.map(|Who { name, uid }| format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
+        let groups = people.map(|Who { name, uid }| format!("{name}:x:{uid}:\n"));
         node.write("passwd", &(fs::read_to_string("/etc/passwd").unwrap() + &accounts.concat()));
         node.write("group", &(fs::read_to_string("/etc/group").unwrap() + &groups.concat()));
         node.configure("mode: observe");
@@ -67,7 +77,8 @@ impl Node {
     /// The configuration, but for what is the same in every test.
     pub fn configure(&self, settings: &str) {
         let state_dir = self.path("state");
-        let common = format!("interval: {}ms\nrules: [rules.yaml]\nstate_dir: {}", INTERVAL.as_millis(), state_dir.display());
+        let common =
+            format!("interval: {}ms\nrules: [rules.yaml]\nstate_dir: {}", INTERVAL.as_millis(), state_dir.display());
         self.write("gpuwarden.yaml", &format!("{common}\n{settings}\n"));
     }
 
@@ -90,7 +101,7 @@ impl Node {
         self.write("scenario.yaml", &serde_yaml::to_string(&self.scenario).unwrap());
     }
 
-    /// A process of somebody, that runs this script; no card is held by it yet.
+    /// A process of somebody that runs this script; no card is held by it yet.
     pub fn runs(&self, who: Who, script: &str) -> Worker {
         Worker::start(who, script, self.dir.path(), false)
     }
@@ -98,6 +109,15 @@ impl Node {
     /// The same on a terminal of its own.
     pub fn runs_on_terminal(&self, who: Who, script: &str) -> Worker {
         Worker::start(who, script, self.dir.path(), true)
+    }
+
+    /// The same under a pid that was somebody else's.
+    pub fn runs_with_pid(&self, pid: u32, who: Who, script: &str) -> Worker {
+        // Whoever forks in between takes it, and is gone before long.
+        eventually("the pid is free and given again", || {
+            fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+            Some(self.runs(who, script)).filter(|worker| worker.pid() == pid)
+        })
     }
 
     /// The agent, after its first cycle.
@@ -114,7 +134,7 @@ impl Node {
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 
-    /// The records of this kind about this action, as pid, outcome and reason; of a message the pid is 0.
+    /// The records of this kind (intent, outcome) about this action.
     pub fn audited(&self, kind: &str, action: &str) -> Vec<serde_json::Value> {
         self.audit().into_iter().filter(|record| record["kind"] == kind && record["action"] == action).collect()
     }

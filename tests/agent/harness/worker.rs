@@ -19,6 +19,7 @@ pub const SLEEPS: &str = "exec sleep 120";
 /// Writes down when each TERM came, and goes on.
 pub const IGNORES_TERM: &str = r#"
 trap 'read up idle </proc/uptime; echo "TERM $up"' TERM
+echo ready
 n=0; while [ $n -lt 1200 ]; do n=$((n + 1)); sleep 0.1 & wait; done
 "#;
 
@@ -48,8 +49,12 @@ impl Worker {
             command.uid(who.uid).gid(who.uid);
         }
         let worker = Self { child: command.spawn().unwrap(), terminal, output };
-        // What setsid starts takes its place, and only then is it the program that the agent is to see.
+        // What setsid starts takes its place, and only then is it the program that the agent is to see; a trap that is
+        // not yet set catches nothing.
         eventually("the program runs", || (worker.executable()?.file_name()? != "setsid").then_some(()));
+        if script.contains("echo ready") {
+            eventually("the script is ready", || worker.output().contains("ready").then_some(()));
+        }
         worker
     }
 
