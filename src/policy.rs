@@ -2,3 +2,4 @@
 
 pub mod rule;
 pub mod condition;
+pub mod check;
