@@ -261,6 +261,14 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     from_text(path, &text).map(|loaded| loaded.config)
 }
 
+/// Reads one rule file on its own, as a rule test does.
+pub fn load_rules(path: &Path) -> Result<Vec<Rule>, Vec<Diagnostic>> {
+    let text = yaml::read(path).map_err(|error| vec![error])?;
+    let (file, mut wrong) = rule_file(path.to_owned(), text)?;
+    wrong.extend(names(std::slice::from_ref(&file)).1);
+    if wrong.is_empty() { Ok(file.rules) } else { Err(yaml::sorted(wrong)) }
+}
+
 /// A configuration and the files that it came from.
 struct Loaded {
     config: Config,
