@@ -1,6 +1,8 @@
-//! The real agent, and its peers, on simulated nodes.
+//! The one integration binary: the real program on a simulated node.
 
 mod harness;
+mod architecture;
+mod check;
 mod ladder;
 mod fuse;
 mod restart;
