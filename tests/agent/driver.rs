@@ -40,7 +40,7 @@ fn a_driver_that_hangs_blocks_no_page_and_stops_every_ladder() {
     node.held(0, &[&worker.with(10)]);
     let agent = node.start();
     worker.terminal().said(SENTENCE);
-    node.change(|scenario| drop(scenario.latency.insert("nvmlDevice*".into(), Latency::Hang)));
+    node.change(|scenario| scenario.latency = [("nvmlDevice*".into(), Latency::Hang)].into());
 
     let page = agent.shows("the driver is stale", |page| {
         let began = Instant::now();
