@@ -134,7 +134,8 @@ impl Directory {
         let Some(entry) = self.cache.get_mut(&question) else { return };
         match reply {
             Ok(Some(answer)) => {
-                *entry = Entry { lookup: Lookup::Known(answer), known: Some(now), again: Some(now + KNOWN_FOR), ..*entry };
+                *entry =
+                    Entry { lookup: Lookup::Known(answer), known: Some(now), again: Some(now + KNOWN_FOR), ..*entry };
             }
             Ok(None) => {
                 entry.again = Some(now + ABSENT_FOR);
@@ -178,6 +179,11 @@ impl Directory {
             Lookup::Absent => Lookup::Absent,
             Lookup::Known(_) | Lookup::Pending => Lookup::Pending,
         }
+    }
+
+    /// Whether an answer is still to come.
+    pub fn is_asked(&self) -> bool {
+        self.waiting > 0
     }
 
     /// What is known now. Whatever is new or old is asked for, once, and what was known serves until then.

@@ -9,8 +9,7 @@ struct Forged {
 }
 
 const SESSION: &str = "0::/user.slice/user-1000.slice/session-12.scope\n";
-const DOCKER: &str =
-    "0::/system.slice/docker-deac4b5dcb3471a3874168ffc9a9be8565213d8a6d0faa5f15e59c61327548ff.scope\n";
+const DOCKER: &str = "0::/system.slice/docker-deac4b5dcb3471a3874168ffc9a9be8565213d8a6d0faa5f15e59c61327548ff.scope\n";
 
 impl Forged {
     fn new() -> Self {
