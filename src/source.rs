@@ -460,3 +460,6 @@ fn boot_id(procfs: &Procfs) -> String {
     let host = || Procfs::new("/proc").boot_id();
     procfs.boot_id().or_else(host).unwrap_or_else(|| format!("unknown since {}", now().wall))
 }
+
+#[cfg(test)]
+mod tests;
