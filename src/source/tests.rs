@@ -186,6 +186,65 @@ gpus:
 }
 
 #[test]
+fn what_a_process_did_since_the_last_cycle_is_what_the_driver_sampled() {
+    let mut node = Node::new(&format!(
+        "gpus: [{{utilization: 60%, processes: [{{pid: {}, memory: 1GiB, utilization: 60%}}, {{pid: 1, memory: 1GiB}}]}}]",
+        own()
+    ));
+    assert!(node.observe().cards()[0].holds.iter().flatten().all(|hold| hold.utilization.is_none()));
+    let began = Instant::now();
+    loop {
+        let snapshot = node.observe();
+        let holds = snapshot.cards()[0].holds.clone().unwrap();
+        let share = |pid| holds.iter().find(|hold| hold.pid == pid).unwrap().utilization;
+        // As long as there is no new sample the card is busy and nobody is.
+        if let Some(share_of_own) = share(own() as i32) {
+            assert_eq!((share_of_own, share(1)), (Percent(60.0), Some(Percent(0.0))));
+            break;
+        }
+        assert_eq!(share(1), None);
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn an_old_driver_counts_what_is_reserved_as_used() {
+    let mut node = Node::new(
+        "
+errors: {nvmlDeviceGetMemoryInfo_v2: FUNCTION_NOT_FOUND}
+gpus: [{memory: {total: 80GiB, reserved: 1GiB, used: 10GiB}}]
+",
+    );
+    let memory = node.observe().cards()[0].readings.as_ref().unwrap().memory;
+    assert_eq!((memory.used, memory.reserved), (Some(Bytes(11 << 30)), None));
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_real_driver_is_understood() {
+    let root = tempfile::tempdir().unwrap();
+    let mut sources = Sources::new(Settings {
+        nvml_library: None,
+        procfs: "/proc".into(),
+        state_dir: root.path().into(),
+        interval: Duration::from_secs(5),
+        assignments: assignment::Settings::default(),
+    })
+    .unwrap();
+    let first = sources.observe();
+    std::thread::sleep(Duration::from_secs(2));
+    let snapshot = sources.observe();
+    println!("{snapshot:#?}\n{:#?}", sources.reexamine());
+    assert!(!snapshot.cards().is_empty());
+    for gpu in snapshot.cards() {
+        assert!(gpu.holds.is_ok() && gpu.readings.as_ref().is_ok_and(|told| told.memory.total.is_some()));
+    }
+    assert_eq!(snapshot.nvml_errors, first.nvml_errors);
+    assert!(!snapshot.pauses.contains(&Pause::SuspectList));
+}
+
+#[test]
 fn a_lost_card_keeps_its_name_and_does_not_disturb_the_others() {
     let four =
         "gpus: [{uuid: GPU-aa, name: A}, {uuid: GPU-bb, name: B}, {uuid: GPU-cc, name: C}, {uuid: GPU-dd, name: D}]";
