@@ -3,5 +3,10 @@ mod schedule;
 mod snapshot;
 mod source;
 mod policy;
+mod state;
+mod audit;
+mod notify;
+mod enforce;
+mod control;
 
 fn main() {}
