@@ -1,3 +1,5 @@
 //! Sources::observe, and the one clock.
 
+pub mod nvml;
+pub mod procfs;
 pub mod assignment;
