@@ -287,7 +287,10 @@ mod tests {
         audit.intent(&snapshot(0), &verdict, verdict.targets().first()).unwrap();
         audit.outcome(&snapshot(0), &verdict, None, &Done::Refused(Guard::Protected), &["it was stopped"]).unwrap();
         let text = fs::read_to_string(dir.path().join("audit.jsonl")).unwrap();
-        expect_test::expect![[""]].assert_eq(&text);
+        expect_test::expect![[r#"
+            {"time":"2026-11-30T00:53:20Z","boot_id":"boot-1","host":"gpu01","kind":"intent","rule":"idle","mode":"enforce","subject":{"user":{"uid":1000,"gpu":null}},"owner":{"uid":1000,"name":"user1000"},"rung":0,"action":"TERM","evidence":[],"targets":[{"pid":4242,"start_time":99,"uid":1000,"confidence":"high","command":"a\nb\u001b[31m \"","gpus":["GPU-1"]}]}
+            {"time":"2026-11-30T00:53:20Z","boot_id":"boot-1","host":"gpu01","kind":"outcome","rule":"idle","mode":"enforce","subject":{"user":{"uid":1000,"gpu":null}},"owner":{"uid":1000,"name":"user1000"},"rung":0,"action":"TERM","evidence":[],"targets":[{"pid":4242,"start_time":99,"uid":1000,"confidence":"high","command":"a\nb\u001b[31m \"","gpus":["GPU-1"]}],"outcome":"refused","reason":"protected","remarks":["it was stopped"]}
+        "#]].assert_eq(&text);
         assert_eq!(fs::metadata(dir.path().join("audit.jsonl")).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

@@ -121,7 +121,8 @@ impl Store {
         // After a failure it is not known which of the two is on disk.
         self.written = None;
         let saved = Saved { version: VERSION, boot_id: self.boot_id.clone(), state: state.clone() };
-        let text = serde_json::to_vec(&saved).map_err(|source| Error::Write { path: self.path.clone(), source: source.into() })?;
+        let text = serde_json::to_vec(&saved)
+            .map_err(|source| Error::Write { path: self.path.clone(), source: source.into() })?;
         write_whole(&self.path, &text)?;
         self.written = Some(saved.state);
         Ok(())
@@ -213,7 +214,11 @@ mod tests {
     fn a_broken_file_is_set_aside_and_never_overwritten() {
         let (_temp, dir) = dir();
         let path = dir.path().join("state.json");
-        for (n, broken) in [&b"{\"version\":1,"[..], b"", b"{\"version\":9,\"boot_id\":\"b\",\"state\":{\"episodes\":[]}}"].iter().enumerate() {
+        for (n, broken) in
+            [&b"{\"version\":1,"[..], b"", b"{\"version\":9,\"boot_id\":\"b\",\"state\":{\"episodes\":[]}}"]
+                .iter()
+                .enumerate()
+        {
             fs::write(&path, broken).unwrap();
             assert_eq!(Store::load(&dir, "b").1, State::default());
             assert_eq!(fs::read(dir.path().join(format!("state.json.broken-{}", n + 1))).unwrap(), *broken);

@@ -1,6 +1,9 @@
 //! Limits against the implausible: a rule that would hit many at once is more likely wrong than they are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -8,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::RuleName;
 use crate::snapshot::ProcessId;
+use crate::state;
 use crate::units::{Percent, Uid};
 
 /// As the configuration has them, under `limits`.
@@ -154,6 +158,25 @@ fn longest_due(due: &[Due], at_most: u32) -> BTreeSet<ProcessId> {
     let mut by_length: Vec<_> = longest.into_iter().map(|(process, overdue)| (overdue, process)).collect();
     by_length.sort_by_key(|(overdue, process)| (std::cmp::Reverse(*overdue), *process));
     by_length.into_iter().take(at_most as usize).map(|(_, process)| process).collect()
+}
+
+/// What an agent before this one left. Where that cannot be read, nobody knows what it did, and the fuses are blown.
+pub fn load(path: &Path, now: Timestamp) -> Fuses {
+    let read = match fs::read(path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Fuses::default()),
+        Err(error) => Err(error.to_string()),
+    };
+    read.unwrap_or_else(|why| {
+        tracing::error!(path = %path.display(), why, "what the fuses counted cannot be read: nobody is signalled until `gpuwarden reset fuses`");
+        Fuses::blown_at(now)
+    })
+}
+
+pub fn save(path: &Path, fuses: &Fuses) -> Result<(), state::Error> {
+    let text = serde_json::to_vec(fuses);
+    let text = text.map_err(|source| state::Error::Write { path: path.to_owned(), source: source.into() })?;
+    state::write_whole(path, &text)
 }
 
 #[cfg(test)]

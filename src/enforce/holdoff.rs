@@ -36,7 +36,8 @@ impl Holdoff {
     /// Takes one cycle in and tells whether it is still too soon. The first cycle is the start of the agent.
     pub fn is_on(&mut self, now: &Snapshot, interval: Duration, delay: Duration) -> bool {
         let seen = Before::from(now);
-        let upset = std::mem::take(&mut self.reloaded) || self.before.as_ref().is_none_or(|before| seen.upsets(before, interval));
+        let upset = std::mem::take(&mut self.reloaded)
+            || self.before.as_ref().is_none_or(|before| seen.upsets(before, interval));
         let since = self.since.filter(|_| !upset).unwrap_or(now.at.boot);
         self.since = Some(since);
         self.before = Some(seen);
@@ -101,7 +102,12 @@ mod tests {
 
     #[test]
     fn a_reload_begins_it_again() {
-        assert_eq!(on(|second, _, holdoff| if second == 100 { holdoff.reloaded() }), [0..=55, 100..=155]);
+        assert_eq!(
+            on(|second, _, holdoff| if second == 100 {
+                holdoff.reloaded()
+            }),
+            [0..=55, 100..=155]
+        );
     }
 
     #[test]

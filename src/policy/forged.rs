@@ -2,9 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{
-    Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Severity, Subject, Target, Verdict,
-};
+use super::{Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Severity, Subject, Target, Verdict};
 use crate::units::Uid;
 
 impl Verdict {

@@ -51,7 +51,9 @@ impl Nvml {
         let (telling, answers) = channel();
         let underway = Underway::default();
         let calls = Calls { underway: underway.clone(), errors: Errors::new() };
-        thread::Builder::new().name("nvml".into()).spawn(move || serve(Session::new(library, calls), asked, telling))?;
+        thread::Builder::new()
+            .name("nvml".into())
+            .spawn(move || serve(Session::new(library, calls), asked, telling))?;
         Ok(Self { questions, answers, underway, waiting: false, errors: Errors::new() })
     }
 

@@ -33,11 +33,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    pub fn make<T>(
-        &mut self,
-        call: &'static str,
-        ask: impl FnOnce() -> Result<T, NvmlError>,
-    ) -> Result<T, NvmlError> {
+    pub fn make<T>(&mut self, call: &'static str, ask: impl FnOnce() -> Result<T, NvmlError>) -> Result<T, NvmlError> {
         self.underway.set(Some((call, Instant::now())));
         let answer = ask();
         self.underway.set(None);

@@ -128,11 +128,8 @@ impl Card {
         }
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
         let whole = mig != Some(true);
-        let rates = if whole {
-            ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates())
-        } else {
-            None
-        };
+        let rates =
+            if whole { ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates()) } else { None };
         let encoder = if whole {
             ask!(self, asked, "nvmlDeviceGetEncoderUtilization", |d| d.encoder_utilization())
         } else {
@@ -201,8 +198,8 @@ impl Card {
         ];
         let mut thresholds = Vec::new();
         for (at, (label, threshold)) in table.into_iter().enumerate() {
-            let degrees = ask!(self, asked, "nvmlDeviceGetTemperatureThreshold", at, |d| d
-                .temperature_threshold(threshold));
+            let degrees =
+                ask!(self, asked, "nvmlDeviceGetTemperatureThreshold", at, |d| d.temperature_threshold(threshold));
             thresholds.extend(degrees.map(|degrees| (label, Celsius(f64::from(degrees)))));
         }
         Ok(thresholds)
@@ -210,8 +207,8 @@ impl Card {
 
     fn power_limits(&mut self, asked: &mut Asked) -> Result<Vec<(&'static str, Watts)>, Trouble> {
         let enforced = ask!(self, asked, "nvmlDeviceGetEnforcedPowerLimit", |d| d.enforced_power_limit());
-        let default = ask!(self, asked, "nvmlDeviceGetPowerManagementDefaultLimit", |d| d
-            .power_management_limit_default());
+        let default =
+            ask!(self, asked, "nvmlDeviceGetPowerManagementDefaultLimit", |d| d.power_management_limit_default());
         let bounds = ask!(self, asked, "nvmlDeviceGetPowerManagementLimitConstraints", |d| d
             .power_management_limit_constraints());
         let table = [

@@ -129,10 +129,7 @@ mod tests {
     #[test]
     fn a_pid_in_two_lists_is_one_process_with_its_memory_once() {
         let list = records(&[(900, Some(500))]);
-        check(
-            Lists { compute: list.clone(), graphics: list, ..Lists::default() },
-            &[(900, Kind::Both, Some(500))],
-        );
+        check(Lists { compute: list.clone(), graphics: list, ..Lists::default() }, &[(900, Kind::Both, Some(500))]);
         check(
             Lists {
                 compute: records(&[(900, None), (7, None)]),

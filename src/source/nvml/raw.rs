@@ -5,7 +5,8 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, nvmlReturn_t,
+    nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
+    nvmlReturn_t,
 };
 
 /// The lists of processes that a driver keeps for a card.
@@ -118,7 +119,8 @@ pub fn process_utilization(
     let call = nvml_sym(nvml.lib().nvmlDeviceGetProcessUtilization.as_ref())?;
     // SAFETY: as above.
     let handle = unsafe { device.handle() };
-    let nothing = nvmlProcessUtilizationSample_t { pid: 0, timeStamp: 0, smUtil: 0, memUtil: 0, encUtil: 0, decUtil: 0 };
+    let nothing =
+        nvmlProcessUtilizationSample_t { pid: 0, timeStamp: 0, smUtil: 0, memUtil: 0, encUtil: 0, decUtil: 0 };
     // The first call asks only how many there are, by a null pointer.
     let mut samples: Vec<nvmlProcessUtilizationSample_t> = Vec::new();
     for _ in 0..=TRIES {

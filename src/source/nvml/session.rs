@@ -93,12 +93,8 @@ impl Session {
             readings: Err(fault),
             samples: None,
         };
-        let mut cards: Vec<Seen> = self
-            .cards
-            .iter()
-            .zip(cards)
-            .map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault)))
-            .collect();
+        let mut cards: Vec<Seen> =
+            self.cards.iter().zip(cards).map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault))).collect();
         cards.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
         Ok(Look { driver: self.driver.clone(), simulated: self.simulated, cards })
     }

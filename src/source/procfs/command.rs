@@ -35,7 +35,19 @@ const SECRET_NAMES: [&[&str]; 24] = [
 
 /// How secrets of well-known services begin, whatever stands before them.
 const SECRET_VALUES: [&str; 14] = [
-    "sk-", "hf_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA", "ASIA", "nvapi-", "AIza",
+    "sk-",
+    "hf_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "AKIA",
+    "ASIA",
+    "nvapi-",
+    "AIza",
     "eyJ",
 ];
 
