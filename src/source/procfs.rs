@@ -14,7 +14,7 @@ pub mod namespace;
 pub mod mounts;
 
 pub use stat::Stat;
-pub use status::{Signals, Status};
+pub use status::Status;
 
 /// The largest that pid_max can be on 64 bits (proc_sys_kernel(5)), for where it cannot be read.
 const PID_MAX_LIMIT: u32 = 4_194_304;

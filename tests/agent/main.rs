@@ -1,2 +1,3 @@
-#[test]
-fn placeholder() {}
+//! The agent and its peers on simulated nodes.
+
+mod peers;

@@ -12,13 +12,18 @@ use crate::snapshot::GpuSelector;
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub to: To,
-    /// Never empty.
+    #[serde(deserialize_with = "not_empty")]
     pub gpus: Vec<GpuSelector>,
     pub time: Option<Window>,
     /// Included.
     pub from: Option<Date>,
     /// Not included.
     pub until: Option<Date>,
+}
+
+fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GpuSelector>, D::Error> {
+    let gpus = Vec::deserialize(deserializer)?;
+    if gpus.is_empty() { Err(serde::de::Error::invalid_length(0, &"at least one GPU")) } else { Ok(gpus) }
 }
 
 /// Whom a right names, as it is written.

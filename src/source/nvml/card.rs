@@ -278,7 +278,7 @@ impl Card {
                 {
                     variant += 1;
                     let count = ask!(self, asked, "nvmlDeviceGetMemoryErrorCounter", variant, |d| d
-                        .memory_error_counter(error.clone(), counter, location.clone()));
+                        .memory_error_counter(*error, counter, *location));
                     counts.extend(count.map(|count| ((*kind, *place), count)));
                 }
             }
