@@ -5,6 +5,11 @@ mod source;
 mod policy;
 mod config;
 mod cli;
+mod state;
+mod audit;
+mod notify;
+mod enforce;
+mod control;
 
 use clap::Parser;
 

@@ -16,6 +16,8 @@ pub struct Stat {
     pub parent: i32,
     pub process_group: i32,
     pub session: i32,
+    /// Its controlling terminal, as the kernel packs a device number; 0: none.
+    pub terminal: u32,
     pub kernel_thread: bool,
     pub threads: u64,
     /// Clock ticks from boot to its start.
@@ -43,6 +45,7 @@ impl Stat {
             parent: id(4)?,
             process_group: id(5)?,
             session: id(6)?,
+            terminal: id(7)?.cast_unsigned(),
             kernel_thread: number(9)? & PF_KTHREAD != 0,
             threads: number(20)?,
             started: number(22)?,
