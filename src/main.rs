@@ -3,5 +3,7 @@ mod schedule;
 mod snapshot;
 mod source;
 mod policy;
+mod cycle;
+mod export;
 
 fn main() {}
