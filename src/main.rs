@@ -5,5 +5,6 @@ mod source;
 mod policy;
 mod cycle;
 mod export;
+mod http;
 
 fn main() {}
