@@ -13,6 +13,8 @@ use crate::snapshot::{Pause, ProcessId, Snapshot};
 pub mod usage;
 pub mod tallies;
 pub mod agent;
+#[cfg(test)]
+pub mod fixture;
 
 pub use agent::Agent;
 pub use tallies::{Recent, Tallies, Turn};

@@ -72,7 +72,7 @@ fn all(cycle: &Cycle, sink: &mut impl Sink) {
     sink.table(&source::node(), &[cycle]);
     sink.table(&agent::cycle(), &[cycle]);
     sink.table(&agent::build(), &[cycle.setup.build]);
-    sink.table(&agent::process(), &[cycle.agent]);
+    sink.table(&agent::process(), &[agent::Own(cycle)]);
 }
 
 #[derive(Default)]

@@ -3,8 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::snapshot::Moment;
-use crate::snapshot::process::{ProcessId, TICKS_PER_SECOND};
+use crate::snapshot::process::TICKS_PER_SECOND;
 use crate::units::Bytes;
 
 /// As `/proc/self` tells it.
@@ -16,17 +15,17 @@ pub struct Agent {
     pub open_fds: Option<u64>,
     /// The soft limit; `None` where there is none.
     pub max_fds: Option<u64>,
-    /// Unix time in seconds.
-    pub started: Option<f64>,
+    /// Since boot.
+    pub started: Option<Duration>,
     pub threads: Option<u64>,
 }
 
 impl Agent {
     /// Reads `/proc/self`.
-    pub fn observe(at: Moment) -> Self {
+    pub fn observe() -> Self {
         let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).ok();
         let stat = read("stat");
-        let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat, at));
+        let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat));
         let status = read("status");
         agent.resident = status.as_deref().and_then(|status| kibibytes(status, "VmRSS:"));
         agent.max_fds = read("limits").as_deref().and_then(max_open_files);
@@ -35,7 +34,7 @@ impl Agent {
     }
 
     /// `/proc/self/stat`, of which the name in parentheses may contain anything.
-    fn from_stat(stat: &str, at: Moment) -> Self {
+    fn from_stat(stat: &str) -> Self {
         let after_name = stat.rsplit_once(')').map(|(_, rest)| rest);
         let fields: Vec<&str> = after_name.into_iter().flat_map(str::split_whitespace).collect();
         // proc_pid_stat(5) counts from 1, and the third field is the first after the name.
@@ -45,16 +44,10 @@ impl Agent {
             cpu: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
             virtual_memory: field(23).map(Bytes),
             threads: field(20),
-            started: field(22).map(|started| unix_seconds(ProcessId { pid: 0, started }, at)),
+            started: ticks(22),
             ..Self::default()
         }
     }
-}
-
-/// When a process started, as Unix time. The hundredth is as much as the kernel tells.
-pub fn unix_seconds(process: ProcessId, at: Moment) -> f64 {
-    let booted = at.wall.as_microsecond() as f64 / 1e6 - at.boot.as_secs_f64();
-    ((booted + process.start().as_secs_f64()) * 100.0).round() / 100.0
 }
 
 fn kibibytes(status: &str, key: &str) -> Option<Bytes> {
@@ -72,21 +65,19 @@ fn max_open_files(limits: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    const AT: Moment = Moment { wall: jiff::Timestamp::UNIX_EPOCH, boot: Duration::from_secs(100) };
-
     #[test]
     fn a_name_with_parentheses_moves_no_field() {
         let stat = "7 (a) S 1 (b) S 1 7 7 0 -1 4194560 9 0 0 0 250 50 0 0 20 0 3 0 4000 8192 300 18446744073709551615";
-        let agent = Agent::from_stat(stat, AT);
+        let agent = Agent::from_stat(stat);
         assert_eq!(agent.cpu, Some(Duration::from_secs(3)));
         assert_eq!(agent.threads, Some(3));
         assert_eq!(agent.virtual_memory, Some(Bytes(8192)));
-        assert_eq!(agent.started, Some(-60.0));
+        assert_eq!(agent.started, Some(Duration::from_secs(40)));
     }
 
     #[test]
     fn what_cannot_be_read_is_absent() {
-        assert_eq!(Agent::from_stat("", AT), Agent::default());
+        assert_eq!(Agent::from_stat(""), Agent::default());
         assert_eq!(max_open_files("Max open files            unlimited            unlimited            files"), None);
         assert_eq!(
             max_open_files("Max open files            1024                 4096                 files"),
@@ -97,7 +88,7 @@ mod tests {
 
     #[test]
     fn this_process_knows_itself() {
-        let agent = Agent::observe(AT);
+        let agent = Agent::observe();
         assert!(agent.cpu.is_some() && agent.resident.is_some() && agent.open_fds.is_some() && agent.threads.is_some());
     }
 }

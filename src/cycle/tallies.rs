@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::usage::{Part, Usage, parts, share, usages};
 use super::{Delivery, Fate, Setup};
 use crate::policy::{ChannelName, Deed, Done, EpisodeKey, Guard, Judgement, Outcome, RuleName};
-use crate::snapshot::{GpuUuid, ProcessId, Snapshot, Truth, User};
+use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
 
 /// The counters of a user stay this long after he last held a card.
@@ -38,6 +38,8 @@ pub struct Turn<'a> {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Tallies {
+    /// When the host was booted.
+    pub booted: Option<Booted>,
     pub cycles: u64,
     pub late: u64,
     /// Time in which somebody held the card.
@@ -79,6 +81,24 @@ pub struct CardTime {
     pub unassigned: Duration,
 }
 
+/// The Unix time of boot, in seconds. Kept, for wall and boot time are never read in the same instant: start times would
+/// tremble.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Booted(f64);
+
+impl Booted {
+    /// Only a step of the wall clock moves it.
+    fn of(at: Moment, before: Option<Self>) -> Self {
+        let now = at.wall.as_microsecond() as f64 / 1e6 - at.boot.as_secs_f64();
+        before.filter(|before| (before.0 - now).abs() < 1.0).unwrap_or(Self(now))
+    }
+
+    /// A boot time as Unix time. The hundredth is as much as the kernel tells of a start.
+    pub fn unix_seconds(self, since_boot: Duration) -> f64 {
+        ((self.0 + since_boot.as_secs_f64()) * 100.0).round() / 100.0
+    }
+}
+
 /// Something that was done, or not, and how often in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recent {
@@ -94,6 +114,7 @@ pub struct Recent {
 
 impl Tallies {
     pub fn count(&mut self, turn: &Turn) {
+        self.booted = Some(Booted::of(turn.now.at, self.booted));
         self.cycles += 1;
         self.late += u64::from(turn.took > turn.setup.rules.interval);
         self.meet(turn);

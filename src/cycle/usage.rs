@@ -74,8 +74,14 @@ pub fn parts(snapshot: &Snapshot) -> impl Iterator<Item = Part<'_>> {
     snapshot.cards().iter().flat_map(|gpu| parts_on(snapshot, gpu))
 }
 
+/// The driver's list of a card that answers, where it could be read: of a lost card nothing is known any more.
+pub fn listed(gpu: &Gpu) -> Option<&[Hold]> {
+    gpu.readings.as_ref().ok()?;
+    gpu.holds.as_deref().ok()
+}
+
 pub fn parts_on<'a>(snapshot: &'a Snapshot, gpu: &'a Gpu) -> impl Iterator<Item = Part<'a>> {
-    let holds = gpu.holds.as_deref().unwrap_or(&[]);
+    let holds = listed(gpu).unwrap_or(&[]);
     holds.iter().filter(|hold| hold.process != Err(Unseen::Exited)).map(move |hold| {
         let process = hold.process.as_ref().ok().and_then(|id| snapshot.processes.get(id));
         Part { gpu, hold, process }

@@ -1,7 +1,7 @@
 //! The agent itself.
 
 use super::series::{Labels, Series, Subject, counter, gauge, gauges, info, truth};
-use crate::cycle::{Agent, Build, Cycle};
+use crate::cycle::{Build, Cycle};
 
 impl Subject for &Cycle {
     const LABELS: &'static [&'static str] = &[];
@@ -57,7 +57,10 @@ pub fn build() -> Vec<Series<Build>> {
     )]
 }
 
-impl Subject for Agent {
+/// The agent as a process.
+pub struct Own<'a>(pub &'a Cycle);
+
+impl Subject for Own<'_> {
     const LABELS: &'static [&'static str] = &[];
 
     fn labels(&self) -> Labels {
@@ -66,26 +69,26 @@ impl Subject for Agent {
 }
 
 /// What every Prometheus client publishes of its own process, without prefix and with the usual sentences.
-pub fn process() -> Vec<Series<Agent>> {
+pub fn process<'a>() -> Vec<Series<Own<'a>>> {
     vec![
-        counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", |agent: &Agent| {
-            agent.cpu.map(|time| time.as_secs_f64())
+        counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", |own: &Own| {
+            own.0.agent.cpu.map(|time| time.as_secs_f64())
         }),
-        gauge("process_max_fds", "Maximum number of open file descriptors.", |agent| {
-            agent.max_fds.map(|fds| fds as f64)
+        gauge("process_max_fds", "Maximum number of open file descriptors.", |own| {
+            own.0.agent.max_fds.map(|fds| fds as f64)
         }),
-        gauge("process_open_fds", "Number of open file descriptors.", |agent| agent.open_fds.map(|fds| fds as f64)),
-        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |agent| {
-            agent.resident.map(|bytes| bytes.0 as f64)
+        gauge("process_open_fds", "Number of open file descriptors.", |own| own.0.agent.open_fds.map(|fds| fds as f64)),
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |own| {
+            own.0.agent.resident.map(|bytes| bytes.0 as f64)
         }),
-        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |agent| {
-            agent.started
+        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |own| {
+            own.0.tallies.booted.zip(own.0.agent.started).map(|(booted, started)| booted.unix_seconds(started))
         }),
-        gauge("process_threads", "Number of OS threads in the process.", |agent| {
-            agent.threads.map(|threads| threads as f64)
+        gauge("process_threads", "Number of OS threads in the process.", |own| {
+            own.0.agent.threads.map(|threads| threads as f64)
         }),
-        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |agent| {
-            agent.virtual_memory.map(|bytes| bytes.0 as f64)
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| {
+            own.0.agent.virtual_memory.map(|bytes| bytes.0 as f64)
         }),
     ]
     .into_iter()

@@ -2,7 +2,7 @@
 
 use super::series::{Labels, Sample, Series, Subject, by, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
-use crate::cycle::usage::{Amount, Part, Usage, usages_of};
+use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
 use crate::snapshot::gpu::Readings;
 use crate::snapshot::{Gpu, GpuUuid, Kind, Truth};
 use crate::units::Bytes;
@@ -62,25 +62,25 @@ impl Card<'_> {
     /// Used memory that no process accounts for; unknown where a process's memory is.
     fn unattributed(&self) -> Option<f64> {
         let used = self.told(|readings| readings.memory.used)?.0;
-        self.gpu.holds.as_ref().ok()?;
+        listed(self.gpu)?;
         let attributed = Amount::of(self.parts().map(|part| part.hold.memory)).exact()?;
         Some(used.saturating_sub(attributed.0) as f64)
     }
 
     fn processes(&self) -> Vec<Sample> {
-        let Ok(holds) = &self.gpu.holds else { return Vec::new() };
+        let Some(holds) = listed(self.gpu) else { return Vec::new() };
         let of = |kind| holds.iter().filter(|hold| hold.kind == kind).count() as f64;
         by("kind", Kind::ALL.map(|kind| (kind.as_str(), of(kind))))
     }
 
     fn memory_unknown(&self) -> Option<f64> {
-        self.gpu.holds.as_ref().ok()?;
+        listed(self.gpu)?;
         Some(self.parts().filter(|part| part.hold.memory.is_none()).count() as f64)
     }
 
     /// Distinct owners above the footprint; unknown where it is of one of them.
     fn holders(&self) -> Option<f64> {
-        self.gpu.holds.as_ref().ok()?;
+        listed(self.gpu)?;
         let footprint = self.cycle.rules().footprint;
         let held: Vec<Truth> = self.usages.iter().map(|usage| usage.memory().exceeds(footprint)).collect();
         let known = !held.contains(&Truth::Unknown);

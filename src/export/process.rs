@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::card::gpu_labels;
 use super::series::{Labels, Sample, Series, Subject, counter, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
-use crate::cycle::agent::unix_seconds;
 use crate::cycle::usage::{Part, parts};
 use crate::policy;
 use crate::snapshot::{Kind, Process, Truth};
@@ -88,7 +87,7 @@ pub fn process<'a>() -> Vec<Series<Whole<'a>>> {
             whole_info,
         ),
         gauge("process_start_time_seconds", "When the process started.", |whole| {
-            Some(unix_seconds(whole.process.id, whole.cycle.seen.at))
+            whole.cycle.tallies.booted.map(|booted| booted.unix_seconds(whole.process.id.start()))
         }),
         gauge("process_host_memory_bytes", "Resident memory on the host.", |whole| {
             whole.process.host_memory.map(|bytes| bytes.0 as f64)

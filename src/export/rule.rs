@@ -35,11 +35,9 @@ impl<'a> OfRule<'a> {
     }
 
     fn subjects(&self) -> Vec<Sample> {
-        let mut count = Standing::ALL.map(|standing| (standing, 0.0));
-        for (_, standing) in self.standings() {
-            count[standing as usize].1 += 1.0;
-        }
-        by("state", count.map(|(standing, count)| (standing.as_str(), count)))
+        let standings: Vec<Standing> = self.standings().map(|(_, standing)| standing).collect();
+        let count = |standing| standings.iter().filter(|other| **other == standing).count() as f64;
+        by("state", Standing::ALL.map(|standing| (standing.as_str(), count(standing))))
     }
 
     fn violations(&self) -> Vec<Sample> {
