@@ -16,13 +16,15 @@ pub mod rule;
 pub mod condition;
 pub mod subject;
 pub mod state;
+mod facts;
 mod judge;
 mod ladder;
 mod conflict;
 #[cfg(test)]
 mod tests;
 
-pub use judge::Evidence;
+pub use facts::Evidence;
+pub use judge::exempt_processes;
 pub use rule::{Action, ChannelName, Mode, Rule, RuleName, Rules, Severity, Signal};
 pub use state::{Episode, Standing, State};
 pub use subject::{EpisodeKey, Subject};

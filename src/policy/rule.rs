@@ -83,6 +83,17 @@ impl Rule {
         self.conditions().any(|condition| matches!(condition, Condition::Assigned(_) | Condition::AssignedToOther(_)))
     }
 
+    /// A number for what the rule means, so that a ladder under a rule that has since changed starts afresh. Its name,
+    /// sentence, severity and mode are not part of it.
+    pub fn meaning(&self) -> u64 {
+        let Self { name: _, description: _, mode: _, severity: _, .. } = self;
+        let Self { about, per_gpu, among, when, unless, then, targets, clear_after, without_warning, .. } = self;
+        let text = format!(
+            "{about:?} {per_gpu} {among:?} {when:?} {unless:?} {then:?} {targets:?} {clear_after:?} {without_warning}"
+        );
+        fnv1a(text.as_bytes())
+    }
+
     /// Whether its ladder has a rung that acts.
     pub fn acts(&self) -> bool {
         self.then.rungs().iter().any(|rung| rung.action.is_act())
@@ -341,4 +352,9 @@ impl<'de> Deserialize<'de> for Rung {
             _ => Err(serde::de::Error::custom("expected `after` and exactly one of warn, alert, inform, signal")),
         }
     }
+}
+
+/// FNV-1a, 64 bits: it is the same in every process and release, as std's hasher need not be.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -1,2 +1,3 @@
-#[test]
-fn placeholder() {}
+//! The one integration binary: the real program on a simulated node.
+
+mod architecture;
