@@ -51,8 +51,6 @@ pub struct Judgement {
     pub evidence: Vec<Evidence>,
     /// An episode that this cycle began.
     pub began: bool,
-    /// An exemption covers the subject, so no ladder is kept for it.
-    pub exempt: bool,
 }
 
 /// A decision that something be done. Only this module makes one; whether it is carried out or rehearsed, `enforce`
@@ -324,7 +322,6 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
             let advanced = ladder::advance(rule, rules, now.at, &judged, was);
-            let began = was.is_none() && advanced.episode.is_some();
             verdicts.extend(advanced.verdicts);
             if let Some(episode) = advanced.episode {
                 state.episodes.insert(key.clone(), episode);
@@ -336,8 +333,7 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
                     owner: judged.owner,
                     gpu: judged.gpu,
                     evidence: judged.evidence,
-                    began,
-                    exempt: judged.exempt,
+                    began: advanced.began,
                 });
             }
         }

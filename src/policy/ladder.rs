@@ -21,7 +21,19 @@ const FORGET_AFTER: Duration = Duration::from_secs(3600);
 pub(super) struct Advanced {
     /// `None`: the ladder is at rest.
     pub episode: Option<Episode>,
+    /// The episode began in this cycle.
+    pub began: bool,
     pub verdicts: Vec<Verdict>,
+}
+
+impl Advanced {
+    fn went_on(episode: Episode, verdicts: Vec<Verdict>) -> Self {
+        Self { episode: Some(episode), began: false, verdicts }
+    }
+
+    fn at_rest(verdicts: Vec<Verdict>) -> Self {
+        Self { episode: None, began: false, verdicts }
+    }
 }
 
 /// Moves one subject along the ladder of one rule.
@@ -34,7 +46,7 @@ pub(super) fn advance(rule: &Rule, rules: &Rules, now: Moment, judged: &Judged, 
         Some(episode) if !bench.right_changed(episode) => bench.go_on(episode.clone()),
         _ if judged.truth.is_true() => bench.begin(),
         Some(episode) => bench.leave(episode),
-        None => Advanced { episode: None, verdicts: Vec::new() },
+        None => Advanced::at_rest(Vec::new()),
     }
 }
 
@@ -64,7 +76,7 @@ impl Bench<'_> {
             targets: BTreeMap::new(),
             tried: Vec::new(),
         };
-        Advanced { verdicts: self.due(&episode), episode: Some(episode) }
+        Advanced { verdicts: self.due(&episode), began: true, episode: Some(episode) }
     }
 
     fn right_changed(&self, episode: &Episode) -> bool {
@@ -81,7 +93,8 @@ impl Bench<'_> {
                 episode.clock += passed;
                 episode.false_for = Duration::ZERO;
                 episode.unknown_since = None;
-                Advanced { verdicts: self.due(&episode), episode: Some(episode) }
+                let verdicts = self.due(&episode);
+                Advanced::went_on(episode, verdicts)
             }
             Truth::False => {
                 episode.false_for += passed;
@@ -89,12 +102,14 @@ impl Bench<'_> {
                 if episode.false_for >= self.rule.clear_after.0 {
                     return self.leave(&episode);
                 }
-                Advanced { episode: Some(episode), verdicts: Vec::new() }
+                Advanced::went_on(episode, Vec::new())
             }
             Truth::Unknown => {
                 let since = *episode.unknown_since.get_or_insert(self.now.boot);
-                let forgotten = self.now.boot.saturating_sub(since) >= FORGET_AFTER;
-                Advanced { episode: (!forgotten).then_some(episode), verdicts: Vec::new() }
+                if self.now.boot.saturating_sub(since) >= FORGET_AFTER {
+                    return Advanced::at_rest(Vec::new());
+                }
+                Advanced::went_on(episode, Vec::new())
             }
         }
     }
@@ -112,7 +127,7 @@ impl Bench<'_> {
         let channels = episode.warned.values().flat_map(|warned| &warned.channels).cloned();
         let channels: Vec<ChannelName> = channels.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
         let told = (!to.is_empty()).then(|| self.verdict(episode, 0, Deed::AllClear { to, channels }, Vec::new()));
-        Advanced { episode: None, verdicts: told.into_iter().collect() }
+        Advanced::at_rest(told.into_iter().collect())
     }
 
     /// The verdicts of a cycle in which the condition is true: the next message if it is due, and the acts that are due
