@@ -3,5 +3,6 @@ mod schedule;
 mod snapshot;
 mod source;
 mod policy;
+mod config;
 
 fn main() {}

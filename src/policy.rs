@@ -14,6 +14,7 @@ use crate::units::{Bytes, Uid};
 
 pub mod rule;
 pub mod condition;
+pub mod check;
 pub mod subject;
 pub mod state;
 mod facts;

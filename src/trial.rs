@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::config::{Diagnostic, yaml};
 use crate::policy::check::{self, Complaint, Step, steps};
-use crate::policy::rule::RuleFile;
+use crate::policy::rule::{OneRule, RuleFile};
 use crate::policy::{Mode, Rule, RuleName, Rules};
 use crate::snapshot::Confidence;
 use crate::units::Uid;
@@ -99,6 +99,11 @@ fn cycle_at(time: Duration, interval: Duration) -> Duration {
     Duration::from_nanos_u128(cycles * interval.as_nanos())
 }
 
+/// What is wrong with a file of tests and the rules that they name.
+pub fn errors(path: &Path, text: &str) -> Vec<Diagnostic> {
+    parse(path, text).err().into_iter().flatten().collect()
+}
+
 /// The tests of a file, and the rules that they name.
 pub fn parse(path: &Path, text: &str) -> Result<Vec<Trial>, Vec<Diagnostic>> {
     let mut trials = Vec::new();
@@ -166,22 +171,20 @@ fn rules(
             rules.push(Rule { mode: Mode::Enforce, ..rule });
         }
     }
-    if rules.is_empty() {
-        return Err(locate(vec![Complaint { at: steps!["rules"], what: "no rules, expected a file of them".into() }]));
-    }
     Ok(Rules {
         mode: Mode::Enforce,
         interval: script.interval.0,
         footprint: script.footprint,
         rules,
-        exempt: Vec::new(),
+        exempt: script.exempt.clone(),
     })
 }
 
 /// The rules of a file. In a test every channel exists.
 fn rule_file(path: &Path) -> Result<Vec<Rule>, Vec<Diagnostic>> {
     let text = yaml::read(path).map_err(|error| vec![error])?;
-    let file: RuleFile = yaml::parse(path, &text, "a file of rules", &[])?;
+    let parts = [yaml::Part::of_items::<OneRule>(steps!["rules"])];
+    let file: RuleFile = yaml::parse(path, &text, "rules, which begin with `rules:`", &parts)?;
     let rungs = file.rules.iter().flat_map(|rule| rule.then.rungs());
     let channels: Vec<&str> = rungs.flat_map(|rung| rung.action.channels()).map(|name| name.0.as_str()).collect();
     let complaints = check::rules(&file.rules, &channels);

@@ -61,7 +61,7 @@ struct Run<'a> {
     node: Node<'a>,
     state: State,
     /// What each rule last said of each subject.
-    seen: BTreeMap<EpisodeKey, (Truth, bool)>,
+    seen: BTreeMap<EpisodeKey, Truth>,
     course: Course,
 }
 
@@ -89,8 +89,7 @@ impl Run<'_> {
 
     fn notice(&mut self, time: Duration, judgements: &[Judgement]) {
         for judgement in judgements {
-            let now = (judgement.truth, judgement.exempt);
-            if self.seen.insert(judgement.key.clone(), now) != Some(now) {
+            if self.seen.insert(judgement.key.clone(), judgement.truth) != Some(judgement.truth) {
                 self.course.sights.push(Sight::of(judgement, time));
             }
         }
@@ -192,13 +191,12 @@ impl Event {
 impl Sight {
     fn of(judgement: &Judgement, at: Duration) -> Self {
         let seen = judgement.evidence.iter().map(|part| format!("{}: {} ({})", part.fact, part.value, part.truth.as_str()));
-        let exempt = judgement.exempt.then(|| "exempt".to_owned());
         Self {
             at,
             rule: judgement.key.rule.clone(),
             subject: judgement.key.subject.to_string(),
             truth: Some(judgement.truth),
-            evidence: exempt.into_iter().chain(seen).collect::<Vec<_>>().join(", "),
+            evidence: seen.collect::<Vec<_>>().join(", "),
         }
     }
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::timed::{Known, Periods, Timed};
+use crate::policy::rule::Exemption;
 use crate::policy::{Mode, RuleName, Signal};
 use crate::schedule::Date;
 use crate::snapshot::{Confidence, Kind, Protection, Source};
 use crate::source::assignment::entry::Entry;
-use crate::units::{Bytes, Malformed, Percent, Scalar, Span, Uid, read_as_scalar};
+use crate::units::{Bytes, Malformed, Percent, Scalar, Span, Uid, filled, read_as_scalar};
 
 /// One test: rules, what happens on a node, and what must come of it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -20,6 +21,7 @@ pub struct Script {
     /// What it shows, in a sentence.
     pub name: Option<String>,
     /// Relative to the test's file.
+    #[serde(deserialize_with = "filled")]
     pub rules: Vec<PathBuf>,
     #[serde(default = "Script::default_interval")]
     pub interval: Span,
@@ -38,6 +40,9 @@ pub struct Script {
     pub assignments: Option<Timed<Vec<Entry>>>,
     #[serde(default)]
     pub processes: Vec<Actor>,
+    /// As in the configuration.
+    #[serde(default)]
+    pub exempt: Vec<Exemption>,
     /// The mode of the configuration; the rules' own is `enforce`.
     #[serde(default = "Script::default_mode")]
     pub mode: Timed<Mode>,
@@ -49,6 +54,7 @@ pub struct Script {
     /// When the agent is ended and started again.
     #[serde(default)]
     pub restart: Vec<Span>,
+    #[serde(deserialize_with = "filled")]
     pub expect: Vec<Expect>,
 }
 
