@@ -61,7 +61,7 @@ struct Run<'a> {
     node: Node<'a>,
     state: State,
     /// What each rule last said of each subject.
-    seen: BTreeMap<EpisodeKey, Truth>,
+    seen: BTreeMap<EpisodeKey, Sight>,
     course: Course,
 }
 
@@ -89,14 +89,15 @@ impl Run<'_> {
 
     fn notice(&mut self, time: Duration, judgements: &[Judgement]) {
         for judgement in judgements {
-            if self.seen.insert(judgement.key.clone(), judgement.truth) != Some(judgement.truth) {
-                self.course.sights.push(Sight::of(judgement, time));
+            let sight = Sight::of(judgement, time);
+            let before = self.seen.insert(judgement.key.clone(), sight.clone());
+            if before.is_none_or(|before| before.truth != sight.truth) {
+                self.course.sights.push(sight);
             }
         }
         let gone = |key: &EpisodeKey| !judgements.iter().any(|judgement| judgement.key == *key);
-        for (key, _) in self.seen.extract_if(.., |key, _| gone(key)) {
-            let subject = key.subject.to_string();
-            self.course.sights.push(Sight { at: time, rule: key.rule, subject, truth: None, evidence: String::new() });
+        for (_, sight) in self.seen.extract_if(.., |key, _| gone(key)) {
+            self.course.sights.push(Sight { at: time, truth: None, evidence: String::new(), ..sight });
         }
     }
 
@@ -106,8 +107,9 @@ impl Run<'_> {
             Deed::Signal(signal) => self.signal(verdict, *signal),
             _ => vec![self.tell(verdict, time)],
         };
-        for outcome in &outcomes {
-            self.course.events.push(Event::of(verdict, outcome, time));
+        let told_nobody = matches!(verdict.deed(), Deed::Inform { to, .. } if to.is_empty());
+        if !told_nobody {
+            self.course.events.extend(outcomes.iter().map(|outcome| Event::of(verdict, outcome, time)));
         }
         outcomes
     }
@@ -123,7 +125,7 @@ impl Run<'_> {
             if result == Done::Done && self.dies_on(target.process, signal) {
                 self.node.end(target.process);
             }
-            outcomes.push(outcome(verdict, verdict.deed().clone(), Some(target.process), result));
+            outcomes.push(outcome(verdict, Some(target.process), result));
         }
         outcomes
     }
@@ -135,17 +137,18 @@ impl Run<'_> {
 
     fn tell(&self, verdict: &Verdict, time: Duration) -> Outcome {
         if verdict.mode() < Mode::Warn {
-            return outcome(verdict, verdict.deed().clone(), None, Done::Rehearsed);
+            return outcome(verdict, None, Done::Rehearsed);
         }
-        let mut deed = verdict.deed().clone();
-        let (Deed::Warn { to, .. } | Deed::Inform { to, .. } | Deed::AllClear { to, .. }) = &mut deed else {
-            return outcome(verdict, deed, None, Done::Done);
+        let result = match verdict.deed() {
+            // Nobody to inform is nothing to do; nobody to warn is a warning that reached nobody.
+            Deed::Warn { to, .. } if to.is_empty() => Done::Refused(Guard::Unreachable),
+            Deed::Warn { to, .. } | Deed::Inform { to, .. } | Deed::AllClear { to, .. } => {
+                let all = to.iter().all(|person| self.is_reached(person, time));
+                if all { Done::Done } else { Done::Refused(Guard::Unreachable) }
+            }
+            Deed::Alert { .. } | Deed::Signal(_) => Done::Done,
         };
-        to.retain(|person| self.is_reached(person, time));
-        if to.is_empty() {
-            return outcome(verdict, verdict.deed().clone(), None, Done::Refused(Guard::Unreachable));
-        }
-        outcome(verdict, deed, None, Done::Done)
+        outcome(verdict, None, result)
     }
 
     fn is_reached(&self, person: &Person, time: Duration) -> bool {
@@ -154,11 +157,11 @@ impl Run<'_> {
     }
 }
 
-fn outcome(verdict: &Verdict, deed: Deed, target: Option<ProcessId>, result: Done) -> Outcome {
+fn outcome(verdict: &Verdict, target: Option<ProcessId>, result: Done) -> Outcome {
     Outcome {
         key: verdict.key().clone(),
         rung: verdict.rung(),
-        deed,
+        deed: verdict.deed().clone(),
         owner: verdict.owner().cloned(),
         target,
         result,
@@ -191,10 +194,16 @@ impl Event {
 impl Sight {
     fn of(judgement: &Judgement, at: Duration) -> Self {
         let seen = judgement.evidence.iter().map(|part| format!("{}: {} ({})", part.fact, part.value, part.truth.as_str()));
+        let pid = match &judgement.key.subject {
+            Subject::Process { id, .. } => Some(format!("pid {}", id.pid)),
+            Subject::User { .. } | Subject::Gpu { .. } => None,
+        };
+        let owner = judgement.owner.as_ref().map(|person| person.name.clone());
+        let gpu = judgement.gpu.as_ref().map(|card| format!("GPU {}", card.index));
         Self {
             at,
             rule: judgement.key.rule.clone(),
-            subject: judgement.key.subject.to_string(),
+            subject: [pid, owner, gpu].into_iter().flatten().collect::<Vec<_>>().join(", "),
             truth: Some(judgement.truth),
             evidence: seen.collect::<Vec<_>>().join(", "),
         }
