@@ -261,6 +261,14 @@ pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
     from_text(path, &text).map(|loaded| loaded.config)
 }
 
+/// Reads one rule file on its own, as a rule test does.
+pub fn load_rules(path: &Path) -> Result<Vec<Rule>, Vec<Diagnostic>> {
+    let text = yaml::read(path).map_err(|error| vec![error])?;
+    let (file, mut wrong) = rule_file(path.to_owned(), text)?;
+    wrong.extend(names(std::slice::from_ref(&file)).1);
+    if wrong.is_empty() { Ok(file.rules) } else { Err(yaml::sorted(wrong)) }
+}
+
 /// A configuration and the files that it came from.
 struct Loaded {
     config: Config,
@@ -280,7 +288,7 @@ fn from_text(path: &Path, text: &str) -> Result<Loaded, Vec<Diagnostic>> {
     let directory = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut complaints = Vec::new();
     let rule_paths = rule_paths(&settings.rules, &directory, &mut complaints);
-    complaints.extend(entries(settings.assignments.fixed.as_deref().unwrap_or(&[]), &steps!["assignments", "fixed"]));
+    complaints.extend(entries(settings.assignments.fixed.as_deref().unwrap_or(&[]), steps!["assignments", "fixed"]));
     settings.assignments.files = patterns(settings.assignments.files, &directory, &mut complaints);
 
     let mut diagnostics = Vec::new();
@@ -423,13 +431,13 @@ fn exemptions(exempt: &[Exemption], names: Option<&BTreeSet<&RuleName>>) -> Vec<
             let what = format!("unknown rule `{rule}`, expected the name of a rule{}", near.unwrap_or_default());
             complaints.push(Complaint { at: steps!["exempt", number, "rules", item], what });
         }
-        complaints.extend(rule_check::values(&exemption.of, &steps!["exempt", number]));
+        complaints.extend(rule_check::values(&exemption.of, steps!["exempt", number]));
     }
     complaints
 }
 
 /// Complaints about a list of rights, which stands at that path.
-fn entries(list: &[Entry], at: &[rule_check::Step]) -> Vec<Complaint> {
+fn entries(list: &[Entry], at: Vec<rule_check::Step>) -> Vec<Complaint> {
     let backwards =
         |(_, entry): &(usize, &Entry)| entry.from.zip(entry.until).is_some_and(|(from, until)| from >= until);
     list.iter()

@@ -4,5 +4,21 @@ mod snapshot;
 mod source;
 mod policy;
 mod config;
+mod cli;
 
-fn main() {}
+use clap::Parser;
+
+fn main() -> std::process::ExitCode {
+    match cli::Cli::parse().command {
+        cli::Command::Check { files } => {
+            let fine =
+                config::check::run(&files, &config::check::Names::UNASKED, |_, _| Vec::new(), &mut std::io::stdout());
+            match fine {
+                Ok(true) => std::process::ExitCode::SUCCESS,
+                Ok(false) => std::process::ExitCode::from(78),
+                Err(_) => std::process::ExitCode::FAILURE,
+            }
+        }
+        _ => std::process::ExitCode::FAILURE,
+    }
+}

@@ -66,15 +66,15 @@ enum Kind {
 }
 
 fn kind(path: &Path, text: &str) -> Kind {
-    let keys = |at: &[Step]| yaml::seek::<Keys>(text, at).ok().flatten();
-    let is_map = |at: &[Step]| keys(at).is_some();
-    let top = keys(&[]).map_or(Vec::new(), |Keys(keys)| keys);
+    let keys = |at: Vec<Step>| yaml::seek::<Keys>(text, &at).ok().flatten();
+    let is_map = |at: Vec<Step>| keys(at).is_some();
+    let top = keys(vec![]).map_or(Vec::new(), |Keys(keys)| keys);
     let has = |names: &[&str]| top.iter().any(|key| names.contains(&key.as_str()));
     if path.to_string_lossy().ends_with(".test.yaml") || has(&["expect", "processes"]) {
         Kind::Test
-    } else if is_map(&steps!["rules", 0]) || (has(&["name", "when", "then"]) && !has(&["mode", "interval"])) {
+    } else if is_map(steps!["rules", 0]) || (has(&["name", "when", "then"]) && !has(&["mode", "interval"])) {
         Kind::Rules
-    } else if text.trim_end() == "[]" || is_map(&steps![0]) {
+    } else if text.trim_end() == "[]" || is_map(steps![0]) {
         Kind::Rights
     } else {
         Kind::Configuration
@@ -98,7 +98,8 @@ fn rights(path: &Path, text: &str, names: &Names) -> Vec<Diagnostic> {
     match yaml::parse::<Vec<Entry>>(path, text, "a list of rights; nobody is `[]`", &parts) {
         Err(errors) => errors,
         Ok(entries) => {
-            let complaints = super::entries(&entries, &[]).into_iter().chain(unknown_in_entries(&entries, &[], names));
+            let complaints =
+                super::entries(&entries, vec![]).into_iter().chain(unknown_in_entries(&entries, vec![], names));
             yaml::sorted(yaml::locate_all(path, text, complaints.collect()))
         }
     }
@@ -106,7 +107,7 @@ fn rights(path: &Path, text: &str, names: &Names) -> Vec<Diagnostic> {
 
 fn unknown_names(path: &Path, text: &str, loaded: &Loaded, names: &Names) -> Vec<Diagnostic> {
     let fixed = loaded.config.assignments.fixed.as_deref().unwrap_or(&[]);
-    let mut complaints = unknown_in_entries(fixed, &steps!["assignments", "fixed"], names);
+    let mut complaints = unknown_in_entries(fixed, steps!["assignments", "fixed"], names);
     for (number, exemption) in loaded.config.exempt.iter().enumerate() {
         for condition in &exemption.of {
             unknown_in_condition(condition, steps!["exempt", number], names, &mut complaints);
@@ -129,7 +130,7 @@ fn unknown_in_rules(file: &super::ParsedFile, names: &Names) -> Vec<Diagnostic> 
     yaml::locate_all(&file.path, &file.text, complaints)
 }
 
-fn unknown_in_entries(entries: &[Entry], at: &[Step], names: &Names) -> Vec<Complaint> {
+fn unknown_in_entries(entries: &[Entry], at: Vec<Step>, names: &Names) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (number, entry) in entries.iter().enumerate() {
         let mut ask = |answer: Lookup<()>, below: Vec<Step>, what: String| {

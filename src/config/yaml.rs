@@ -23,6 +23,11 @@ const LARGEST_TREE: usize = 1 << 18;
 /// Errors of one file that are looked for; nobody reads more.
 const MOST_ERRORS: usize = 100;
 
+/// How often a file is read from its top in search of errors: 8 MiB of text are some tenths of a second.
+fn most_walks(text: &str) -> usize {
+    ((8 << 20) / text.len().max(1)).clamp(1, MOST_ERRORS)
+}
+
 /// The text of a file, or why there is none. Never waits for a pipe or reads a device.
 pub fn read(path: &Path) -> Result<String, Diagnostic> {
     let unread = |error| Diagnostic::of_file(path, format!("cannot be read: {error}, expected a YAML file"));
@@ -69,8 +74,7 @@ impl Part {
     }
 
     fn errors(&self, text: &str, errors: &mut Vec<serde_yaml::Error>) {
-        // Each reading starts from the top of the file: 8 MiB of text are some tenths of a second.
-        let most = if self.each_item { ((8 << 20) / text.len().max(1)).clamp(1, MOST_ERRORS) } else { 1 };
+        let most = if self.each_item { most_walks(text) } else { 1 };
         for item in 0..most {
             let mut at = self.at.clone();
             if self.each_item {
@@ -134,7 +138,7 @@ pub fn locate_all(path: &Path, text: &str, complaints: Vec<Complaint>) -> Vec<Di
         let (line, column) = locate(text, &at);
         Diagnostic { file: path.to_owned(), line, column, message: what }
     };
-    complaints.into_iter().take(MOST_ERRORS).map(place).collect()
+    complaints.into_iter().take(most_walks(text)).map(place).collect()
 }
 
 /// The place of a path, or of as much of it as there is.
@@ -546,10 +550,11 @@ fn in_syntax(text: &str, bare: &str, line: usize, column: usize) -> Option<(usiz
         let closing: String = closing.trim_start_matches('\'').chars().take(1).collect();
         return Some((line, column, format!("broken YAML{begun}, expected `,` or `{closing}` before this")));
     }
-    let syntax = bare.starts_with("found ") || bare.starts_with("did not find ") || bare.starts_with("could not find ");
+    // serde's sentences, and ours, say what was expected.
+    let sentence =
+        [", expected ", " is not ", "missing field ", "duplicate field "].iter().any(|words| bare.contains(words));
     let problem = bare.split(" at line ").next().unwrap_or(bare);
-    (syntax && !problem.contains(", expected "))
-        .then(|| (line, column, format!("broken YAML ({problem}){begun}, expected other text here")))
+    (!sentence).then(|| (line, column, format!("broken YAML ({problem}){begun}, expected other text here")))
 }
 
 /// serde's wording, in words for admins.

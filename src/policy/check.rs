@@ -227,7 +227,7 @@ impl Check<'_> {
 }
 
 /// Complaints about the values of conditions that stand as keys below that path, as those of an exemption do.
-pub fn values(conditions: &[Condition], at: &[Step]) -> Vec<Complaint> {
+pub fn values(conditions: &[Condition], at: Vec<Step>) -> Vec<Complaint> {
     let complaint = |leaf: &Condition| {
         let at = at.iter().cloned().chain(steps![leaf.fact()]).collect();
         not_a_uid(leaf).map(|what| Complaint { at, what })

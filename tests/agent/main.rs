@@ -1,3 +1,4 @@
 //! The one integration binary: the real program on a simulated node.
 
 mod architecture;
+mod check;
