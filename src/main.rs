@@ -4,7 +4,16 @@ mod snapshot;
 mod source;
 mod policy;
 mod config;
+mod cycle;
+mod export;
+mod http;
 mod cli;
+mod state;
+mod audit;
+mod notify;
+mod enforce;
+mod control;
+mod demo;
 
 use clap::Parser;
 
@@ -19,6 +28,13 @@ fn main() -> std::process::ExitCode {
                 Err(_) => std::process::ExitCode::FAILURE,
             }
         }
+        cli::Command::Demo(demo) => match demo::run(demo.length, &demo.listen_addresses) {
+            Ok(()) => std::process::ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("gpuwarden: {error}");
+                std::process::ExitCode::FAILURE
+            }
+        },
         _ => std::process::ExitCode::FAILURE,
     }
 }

@@ -22,6 +22,8 @@ mod judge;
 mod ladder;
 mod conflict;
 #[cfg(test)]
+mod forged;
+#[cfg(test)]
 mod tests;
 
 pub use facts::Evidence;

@@ -3,6 +3,7 @@
 mod harness;
 mod architecture;
 mod check;
+mod peers;
 mod ladder;
 mod fuse;
 mod restart;

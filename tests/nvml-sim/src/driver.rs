@@ -5,10 +5,10 @@ use crate::scenario::{Calls, EnergyCounter, Gpu, Latency, Memory, Mig, MigInstan
 use crate::value::{Error, Value, is_failing};
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use std::{env, fs};
+use std::{env, fs, ptr};
 
 /// How long what has been is remembered, in microseconds. NVML keeps 120 samples, six in a second.
 const MEMORY: u64 = 20_000_000;
@@ -213,7 +213,7 @@ fn loaded() -> MutexGuard<'static, Loaded> {
 impl Loaded {
     /// Reads the scenario if it has changed. Each state of the file is complained of once.
     fn refresh(&mut self) -> Result<(), String> {
-        let Some(path) = env::var_os("NVML_SIM_SCENARIO").map(PathBuf::from) else { return Ok(()) };
+        let Some(path) = scenario_path() else { return Ok(()) };
         let stamp = fs::metadata(&path).ok().map(|file| Stamp {
             inode: file.ino(),
             size: file.size(),
@@ -238,6 +238,26 @@ impl Loaded {
         }
         Ok(())
     }
+}
+
+/// The file that `NVML_SIM_SCENARIO` names, or else `scenario.yaml` beside the library as it was loaded.
+fn scenario_path() -> Option<&'static Path> {
+    static PATH: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let named = env::var_os("NVML_SIM_SCENARIO").map(PathBuf::from);
+        named.or_else(|| Some(library(&fs::read_to_string("/proc/self/maps").ok()?)?.with_file_name("scenario.yaml")))
+    });
+    PATH.as_deref()
+}
+
+/// The file from which this library was mapped, out of `/proc/self/maps`.
+fn library(maps: &str) -> Option<PathBuf> {
+    let here = ptr::from_ref(&LOADED).addr();
+    maps.lines().find_map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let address = |digits| usize::from_str_radix(digits, 16).ok();
+        (address(start)?..address(end)?).contains(&here).then(|| fields.nth(4).map(PathBuf::from))?
+    })
 }
 
 /// Microseconds since the epoch, as NVML counts time.

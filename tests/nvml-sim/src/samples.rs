@@ -31,12 +31,11 @@ device_calls! {
         device, kind: nvmlSamplingType_t, last_seen: c_ulonglong, value_type: Out<nvmlValueType_t>, count: Out<c_uint>,
         samples: Array<nvmlSample_t>
     ) {
-        let read = reading(kind)?;
-        read(device).map(drop)?;
-        let value_at = |moment| driver::at(moment).and_then(|driver| read(&driver.cards.get(device.place.card)?.gpu).ok().map(|value| value(moment)));
+        sampled(device, kind, latest())?;
         let values: Vec<nvmlSample_t> = since(last_seen)
             .filter_map(|timeStamp| {
-                let value = value_at(timeStamp)?;
+                let then = driver::at(timeStamp)?;
+                let value = sampled(&then.cards.get(device.place.card)?.gpu, kind, timeStamp).ok()?;
                 Some(nvmlSample_t { timeStamp, sampleValue: nvmlValue_t { ullVal: value.into() } })
             })
             .collect();
@@ -84,30 +83,21 @@ fn fresh<T>(samples: &[T]) -> Result<&[T], Error> {
     if samples.is_empty() { Err(Error::NOT_FOUND) } else { Ok(samples) }
 }
 
-type Value = Box<dyn Fn(u64) -> u32>;
-
-/// What of a card is sampled; the value it had at a moment.
-fn reading(kind: nvmlSamplingType_t) -> Result<fn(&Gpu) -> Result<Value, Error>, Error> {
-    fn load(value: &crate::value::Value<Load>) -> Result<Value, Error> {
-        let load = *value.known()?;
-        Ok(Box::new(move |moment| load.at(moment).0))
-    }
-    fn same(value: Result<u32, Error>) -> Result<Value, Error> {
-        let value = value?;
-        Ok(Box::new(move |_| value))
-    }
-    Ok(match kind {
-        nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES => |gpu| same(gpu.power.get()),
-        nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES => |gpu| load(&gpu.utilization),
-        nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES => |gpu| load(&gpu.memory_utilization),
-        nvmlSamplingType_enum_NVML_ENC_UTILIZATION_SAMPLES => |gpu| load(&gpu.encoder_utilization),
-        nvmlSamplingType_enum_NVML_DEC_UTILIZATION_SAMPLES => |gpu| load(&gpu.decoder_utilization),
-        nvmlSamplingType_enum_NVML_JPG_UTILIZATION_SAMPLES => |gpu| load(&gpu.jpeg_utilization),
-        nvmlSamplingType_enum_NVML_OFA_UTILIZATION_SAMPLES => |gpu| load(&gpu.ofa_utilization),
-        nvmlSamplingType_enum_NVML_PROCESSOR_CLK_SAMPLES => |gpu| same(gpu.clocks.graphics.get()),
-        nvmlSamplingType_enum_NVML_MEMORY_CLK_SAMPLES => |gpu| same(gpu.clocks.memory.get()),
+/// What is sampled of a card, as it was at a moment while this was so.
+fn sampled(gpu: &Gpu, kind: nvmlSamplingType_t, moment: u64) -> Result<u32, Error> {
+    let load = match kind {
+        nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES => return gpu.power.get(),
+        nvmlSamplingType_enum_NVML_PROCESSOR_CLK_SAMPLES => return gpu.clocks.graphics.get(),
+        nvmlSamplingType_enum_NVML_MEMORY_CLK_SAMPLES => return gpu.clocks.memory.get(),
+        nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES => &gpu.utilization,
+        nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES => &gpu.memory_utilization,
+        nvmlSamplingType_enum_NVML_ENC_UTILIZATION_SAMPLES => &gpu.encoder_utilization,
+        nvmlSamplingType_enum_NVML_DEC_UTILIZATION_SAMPLES => &gpu.decoder_utilization,
+        nvmlSamplingType_enum_NVML_JPG_UTILIZATION_SAMPLES => &gpu.jpeg_utilization,
+        nvmlSamplingType_enum_NVML_OFA_UTILIZATION_SAMPLES => &gpu.ofa_utilization,
         _ => return Err(Error::INVALID_ARGUMENT),
-    })
+    };
+    Ok(load.known()?.at(moment).0)
 }
 
 fn share(load: Option<Load>, moment: u64) -> u32 {

@@ -5,6 +5,9 @@ use crate::value::{Error, Value};
 use nvml_wrapper_sys::bindings::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::str::FromStr;
+use std::{fs, io};
 
 /// Structs whose fields may all be left out, and are then not written either.
 macro_rules! written_down {
@@ -319,6 +322,24 @@ written_down! {
         compute_instance: Option<u32>,
         /// It is listed even though `/proc` does not know it.
         always: bool,
+    }
+}
+
+impl Scenario {
+    /// Puts the scenario in the place of another, at once: no program that reads it meanwhile sees half of it.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let text = serde_yaml::to_string(self).map_err(io::Error::other)?;
+        let beside = path.with_extension("new");
+        fs::write(&beside, text)?;
+        fs::rename(beside, path)
+    }
+}
+
+impl FromStr for Scenario {
+    type Err = serde_yaml::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        serde_yaml::from_str(text)
     }
 }
 
