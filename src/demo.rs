@@ -52,7 +52,7 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Runs until the time is over, or until it is told to end.
 pub fn run(length: Option<Duration>, listen: &[SocketAddr]) -> Result<(), Error> {
-    let mut told_to_end = told_to_end().map_err(|errno| Error::Signals(errno.into()))?;
+    let told_to_end = told_to_end().map_err(|errno| Error::Signals(errno.into()))?;
     let listen = listen.iter().map(free).collect::<Result<Vec<_>, _>>()?;
     let folder = Folder::new()?;
     let cast = CAST.iter().enumerate().map(|(index, role)| Actor::start(role, index)).collect::<Result<Vec<_>, _>>()?;

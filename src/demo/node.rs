@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -89,8 +89,7 @@ impl Folder {
     pub fn new() -> Result<Self, Error> {
         // Its standard input ends when this program does, however that comes about. An agent that is just ending may
         // write once more.
-        const KEEP: &str =
-            r#"cat; for attempt in 1 2 3 4 5; do rm -rf -- "$0" 2>/dev/null && exit || sleep 1; done"#;
+        const KEEP: &str = r#"cat; for attempt in 1 2 3 4 5; do rm -rf -- "$0" 2>/dev/null && exit || sleep 1; done"#;
         let made = tempfile::Builder::new().prefix("gpuwarden-demo-").tempdir();
         let folder = made.map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
         let mut keeper = Command::new("sh");
@@ -103,10 +102,6 @@ impl Folder {
 
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     fn write(&self, name: &str, text: &str) -> Result<(), Error> {

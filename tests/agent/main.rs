@@ -12,4 +12,5 @@ mod driver;
 mod pages;
 mod reload;
 mod commands;
+mod demo;
 mod smoke;
