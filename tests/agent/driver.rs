@@ -150,3 +150,28 @@ fn a_process_that_proc_does_not_know_is_counted_and_not_judged() {
     assert_eq!(page.all("gpuwarden_violations", &[]).count(), 0);
     assert_eq!(page.value("gpuwarden_rule_subjects", &[("state", "pending")]), Some(0.0));
 }
+
+#[test]
+fn an_agent_that_may_not_see_other_peoples_processes_takes_none_for_gone_and_hits_nobody() {
+    if !root("another procfs") {
+        return;
+    }
+    let mut node = strict(1);
+    const NOBODY: u32 = 65_534;
+    let state = node.path("state");
+    std::fs::create_dir(&state).unwrap();
+    nix::unistd::chown(&state, Some(nix::unistd::Uid::from_raw(NOBODY)), None).unwrap();
+    let unprivileged = format!("setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups");
+    node.before = format!(r#"mount -t proc -o hidepid=2 proc /proc && set -- {unprivileged} "$@""#);
+    let mut worker = node.runs_on_terminal(node.alice, SLEEPS);
+    node.held(0, &[&Process { always: true, ..worker.with(10) }]);
+    let agent = node.start();
+    let hidden = [("reason", "hidepid")];
+    agent.shows("enforcement is paused", |page| page.value("gpuwarden_enforcement_paused", &hidden) == Some(1.0));
+    let page = agent.cycles(14);
+    assert!(worker.is_alive());
+    assert_eq!(worker.terminal().text(), "");
+    assert_eq!(page.all("gpuwarden_process_info", &[]).count(), 0);
+    assert_eq!(page.sum("gpuwarden_gpu_processes", &[]), 1.0);
+    assert!(agent.log().contains("hidepid"), "{}", agent.log());
+}

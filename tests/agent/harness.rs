@@ -12,10 +12,8 @@ pub mod worker;
 pub mod terminal;
 
 pub use agent::Agent;
-pub use http::Answer;
-pub use node::{Node, Who};
+pub use node::Node;
 pub use page::Page;
-pub use terminal::Terminal;
 pub use wait::{LIMIT, eventually, uptime};
 pub use worker::Worker;
 

@@ -151,10 +151,13 @@ pub fn serve(node: &Node, address: SocketAddr) -> Vec<OsString> {
 /// The program on the node: with its driver, and as root with its accounts, which hold in a mount namespace that it has
 /// for itself.
 pub fn in_node(node: &Node) -> Command {
-    const ACCOUNTS: &str = r#"mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/group" /etc/group && exec "$@""#;
+    const ACCOUNTS: &str = r#"mount --bind "$0/passwd" /etc/passwd && mount --bind "$0/group" /etc/group"#;
     let mut command = if nix::unistd::geteuid().is_root() {
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c", ACCOUNTS]).arg(node.path("")).arg(agent_binary());
+        command
+            .args(["--mount", "sh", "-c", &format!("{ACCOUNTS} && {} && exec \"$@\"", node.before)])
+            .arg(node.path(""))
+            .arg(agent_binary());
         command
     } else {
         Command::new(agent_binary())

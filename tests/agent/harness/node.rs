@@ -36,6 +36,8 @@ pub struct Node {
     pub alice: Who,
     pub bob: Who,
     pub carol: Who,
+    /// What a shell does, as root and in the agent's own mount namespace, before it becomes the agent (`"$@"`).
+    pub before: String,
 }
 
 impl Node {
@@ -48,7 +50,7 @@ impl Node {
         let mut uids = uids();
         let people = ["alice", "bob", "carol"].map(|name| Who { name, uid: uids.next().unwrap() });
         let [alice, bob, carol] = people;
-        let node = Self { dir, scenario, alice, bob, carol };
+        let node = Self { dir, scenario, alice, bob, carol, before: ":".into() };
         let accounts = people.map(|Who { name, uid }| format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
         let groups = people.map(|Who { name, uid }| format!("{name}:x:{uid}:\n"));
         node.write("passwd", &(fs::read_to_string("/etc/passwd").unwrap() + &accounts.concat()));
@@ -132,11 +134,6 @@ impl Node {
     pub fn audit(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
-    }
-
-    /// The records of this kind (intent, outcome) about this action.
-    pub fn audited(&self, kind: &str, action: &str) -> Vec<serde_json::Value> {
-        self.audit().into_iter().filter(|record| record["kind"] == kind && record["action"] == action).collect()
     }
 }
 
