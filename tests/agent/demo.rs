@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use std::fs::{self, File, Permissions};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -111,8 +111,10 @@ impl Drop for Demo {
     }
 }
 
+/// A zombie is dead, even where nobody asks how it ended.
 fn lives(pid: u32) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
 }
 
 /// One is spared, one is warned, one is warned and then ended; and nothing is left.

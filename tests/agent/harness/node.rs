@@ -133,7 +133,9 @@ impl Node {
 
     pub fn audit(&self) -> Vec<serde_json::Value> {
         let text = fs::read_to_string(self.path("state/audit.jsonl")).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+        // The last line may still be in the making.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 }
 
