@@ -82,7 +82,11 @@ struct WrittenLimits {
 
 /// So that the place of an error in `limits` can be sought.
 #[derive(Deserialize)]
-struct LimitsPart(#[serde(with = "WrittenLimits")] #[expect(dead_code, reason = "only whether it can be read matters")] Limits);
+struct LimitsPart(
+    #[serde(with = "WrittenLimits")]
+    #[expect(dead_code, reason = "only whether it can be read matters")]
+    Limits,
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
