@@ -130,11 +130,9 @@ fn written(scenario: &str) -> (TempDir, PathBuf) {
 
 /// Every peer sees this; the first that does not is named.
 fn all_see(scenario: &Path, expected: &Value) {
-    let peers: [(&str, fn(&Path) -> Value); 3] =
-        [("nvidia-ml-py", nvidia_ml_py_sees), ("nvitop", nvitop_sees), ("gpustat", gpustat_sees)];
-    for (name, sees) in peers {
-        let seen = sees(scenario);
-        assert_eq!(&seen, expected, "{name} sees\n{seen:#}\ninstead of\n{expected:#}");
+    let seen = [nvidia_ml_py_sees(scenario), nvitop_sees(scenario), gpustat_sees(scenario)];
+    for (peer, seen) in ["nvidia-ml-py", "nvitop", "gpustat"].iter().zip(seen) {
+        assert_eq!(&seen, expected, "{peer} sees\n{seen:#}\ninstead of\n{expected:#}");
     }
 }
 

@@ -122,10 +122,10 @@ device_values! {
     nvmlDeviceGetMaxPcieLinkWidth(device) -> width: c_uint = device.pcie.max_width.get()?;
     nvmlDeviceGetPcieSpeed(device) -> megabytes: c_uint = device.pcie.link_speed.get()?;
     nvmlDeviceGetPcieReplayCounter(device) -> replays: c_uint = device.pcie.replays.get()?;
-    // In KB/s.
+    // In KB/s, of 1024 bytes for those who read it.
     nvmlDeviceGetPcieThroughput(device, direction: nvmlPcieUtilCounter_t) -> rate: c_uint = match direction {
-        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_TX_BYTES => (device.pcie.tx.get::<u64>()? / 1000) as c_uint,
-        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_RX_BYTES => (device.pcie.rx.get::<u64>()? / 1000) as c_uint,
+        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_TX_BYTES => (device.pcie.tx.get::<u64>()? >> 10) as c_uint,
+        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_RX_BYTES => (device.pcie.rx.get::<u64>()? >> 10) as c_uint,
         _ => return Err(Error::INVALID_ARGUMENT),
     };
 
@@ -353,7 +353,7 @@ fn retired_pages(gpu: &Gpu, cause: nvmlPageRetirementCause_t) -> Result<&[u64], 
 
 impl Device {
     pub fn energy(&self) -> Result<u64, Error> {
-        if self.place.instance.is_some() { Err(Error::NOT_SUPPORTED) } else { self.card().energy(self.driver.since) }
+        if self.place.instance.is_some() { Err(Error::NOT_SUPPORTED) } else { self.card().energy(self.driver.seen) }
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Driver {
     pub cards: Vec<Card>,
     /// When the scenario was written, in microseconds since the epoch.
     pub since: u64,
+    /// When this program first saw it. Energy counts from here: what it has told does not become less.
+    pub seen: u64,
 }
 
 /// A card, and its MIG instances seen as cards.
@@ -27,23 +29,24 @@ pub struct Driver {
 pub struct Card {
     pub gpu: Gpu,
     pub instances: Vec<Gpu>,
-    /// The energy integrated until `Driver::since`, in millijoules.
+    /// The energy integrated until `Driver::seen`, in millijoules.
     energy: u64,
 }
 
 impl Driver {
     fn new(scenario: Scenario, since: u64, before: Option<&Driver>) -> Result<Self, serde_yaml::Error> {
+        let seen = now();
         let defaults = serde_yaml::to_value(&scenario.defaults)?;
         let mut cards = Vec::new();
         for written in &scenario.gpus {
             let gpu: Gpu = serde_yaml::from_value(merge(defaults.clone(), serde_yaml::to_value(written)?))?;
             for _ in 0..gpu.count.unwrap_or(1) {
                 let index = cards.len();
-                let energy = before.and_then(|driver| Some(driver.cards.get(index)?.energy_at(since, driver.since)));
+                let energy = before.and_then(|driver| Some(driver.cards.get(index)?.energy_at(seen, driver.seen)));
                 cards.push(Card::new(identified(gpu.clone(), index), energy.unwrap_or_default()));
             }
         }
-        Ok(Self { scenario, cards, since })
+        Ok(Self { scenario, cards, since, seen })
     }
 
     /// What a scenario says of a call, the card's own word first.
@@ -214,7 +217,7 @@ impl Loaded {
     /// Reads the scenario if it has changed. Each state of the file is complained of once.
     fn refresh(&mut self) -> Result<(), String> {
         let Some(path) = scenario_path() else { return Ok(()) };
-        let stamp = fs::metadata(&path).ok().map(|file| Stamp {
+        let stamp = fs::metadata(path).ok().map(|file| Stamp {
             inode: file.ino(),
             size: file.size(),
             written: i128::from(file.mtime()) * 1_000_000_000 + i128::from(file.mtime_nsec()),
@@ -225,7 +228,7 @@ impl Loaded {
         self.stamp = stamp;
         let Some(stamp) = stamp else { return Err(format!("{} is gone", path.display())) };
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         let scenario = serde_yaml::from_str(&text).map_err(|error| wrong(&error))?;
         // A file that was copied with its times, or written while the clock was wrong, does not rewrite history.
         let newest = self.history.back().map_or(0, |driver| driver.since);
