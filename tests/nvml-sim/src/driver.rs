@@ -6,9 +6,9 @@ use crate::value::{Error, Value, is_failing};
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use std::{env, fs, ptr};
+use std::{env, fs};
 
 /// How long what has been is remembered, in microseconds. NVML keeps 120 samples, six in a second.
 const MEMORY: u64 = 20_000_000;
@@ -143,12 +143,13 @@ fn seen_as_card(instance: &MigInstance, card: &Gpu) -> Gpu {
         name: Some(format!("{name} MIG {}", instance.profile)),
         uuid: Some(instance.uuid.clone().unwrap_or_else(uuid)),
         pci: card.pci.clone(),
-        minor: card.minor,
         compute_capability: card.compute_capability.clone(),
         memory: instance.memory.clone(),
         gpm: instance.gpm.clone(),
         mig: Value::Known(Mig { instances: vec![instance.clone()], ..Mig::default() }),
         lost: card.lost,
+        latency: card.latency.clone(),
+        errors: card.errors.clone(),
         processes: card
             .processes
             .iter()
@@ -196,21 +197,17 @@ static LOADED: Mutex<Loaded> = Mutex::new(Loaded { stamp: None, history: VecDequ
 
 /// The node now; without a scenario there is no driver.
 pub fn current() -> Result<Arc<Driver>, Error> {
-    loaded().history.back().cloned().ok_or(Error::DRIVER_NOT_LOADED)
-}
-
-/// The node as it was at a moment; before the first scenario, as it was then.
-pub fn at(moment: u64) -> Option<Arc<Driver>> {
-    let loaded = loaded();
-    loaded.history.iter().rev().find(|driver| driver.since <= moment).or(loaded.history.front()).cloned()
-}
-
-fn loaded() -> MutexGuard<'static, Loaded> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = loaded.refresh() {
         eprintln!("nvml-sim: {error}");
     }
-    loaded
+    loaded.history.back().cloned().ok_or(Error::DRIVER_NOT_LOADED)
+}
+
+/// The node as it was at a moment; before the first scenario, as it was then.
+pub fn at(moment: u64) -> Option<Arc<Driver>> {
+    let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    loaded.history.iter().rev().find(|driver| driver.since <= moment).or(loaded.history.front()).cloned()
 }
 
 impl Loaded {
@@ -247,23 +244,48 @@ impl Loaded {
 fn scenario_path() -> Option<&'static Path> {
     static PATH: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         let named = env::var_os("NVML_SIM_SCENARIO").map(PathBuf::from);
-        named.or_else(|| Some(library(&fs::read_to_string("/proc/self/maps").ok()?)?.with_file_name("scenario.yaml")))
+        named.or_else(|| {
+            // A constant lies in the part of the library that is mapped from its file.
+            let beside = "scenario.yaml";
+            let maps = fs::read_to_string("/proc/self/maps").ok()?;
+            Some(mapped_at(beside.as_ptr().addr(), &maps)?.with_file_name(beside))
+        })
     });
     PATH.as_deref()
 }
 
-/// The file from which this library was mapped, out of `/proc/self/maps`.
-fn library(maps: &str) -> Option<PathBuf> {
-    let here = ptr::from_ref(&LOADED).addr();
+/// The file that is mapped at an address, out of `/proc/PID/maps`.
+fn mapped_at(address: usize, maps: &str) -> Option<&Path> {
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
     maps.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let address = |digits| usize::from_str_radix(digits, 16).ok();
-        (address(start)?..address(end)?).contains(&here).then(|| fields.nth(4).map(PathBuf::from))?
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let here = (number(start)?..number(end)?).contains(&address);
+        here.then(|| line.find('/').map(|path| Path::new(&line[path..])))?
     })
 }
 
 /// Microseconds since the epoch, as NVML counts time.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_knows_the_file_it_was_loaded_from() {
+        let maps = "10-20 r--p 00000000 08:01 7    /usr/bin/x\n20-30 rw-p 00000000 00:00 0 \n\
+            30-40 r--p 00000000 08:01 8    /tmp/a b/libnvidia-ml.so.1\n";
+        let found = [0x1f, 0x20, 0x30, 0x40].map(|address| mapped_at(address, maps));
+        assert_eq!(found, [Some(Path::new("/usr/bin/x")), None, Some(Path::new("/tmp/a b/libnvidia-ml.so.1")), None]);
+    }
+
+    #[test]
+    fn a_call_obeys_its_own_name_before_a_longer_pattern_before_a_shorter() {
+        let calls: Calls<u8> =
+            [("*", 1), ("nvmlDevice*", 2), ("nvmlDeviceGetName", 3)].map(|(name, said)| (name.to_owned(), said)).into();
+        let said = ["nvmlInit_v2", "nvmlDeviceGetNames", "nvmlDeviceGetName"].map(|call| named(&calls, call));
+        assert_eq!(said, [Some(1), Some(2), Some(3)]);
+    }
 }
