@@ -145,6 +145,7 @@ fn seen_as_card(instance: &MigInstance, card: &Gpu) -> Gpu {
         pci: card.pci.clone(),
         compute_capability: card.compute_capability.clone(),
         memory: instance.memory.clone(),
+        bar1: instance.bar1.clone(),
         gpm: instance.gpm.clone(),
         mig: Value::Known(Mig { instances: vec![instance.clone()], ..Mig::default() }),
         lost: card.lost,

@@ -52,7 +52,7 @@
 //!     compute_mode: default           # exclusive_process, exclusive_thread, prohibited
 //!     virtualization: none            # passthrough, vgpu, host_vgpu, host_vsga
 //!     mig: {enabled: true, max: 7, instances: [{profile: 1g.10gb, gpu_instance: 7, compute_instance: 0,
-//!           memory: {total: 9856MiB}, multiprocessors: 16}]}
+//!           memory: {total: 9856MiB}, bar1: {total: 16GiB}, multiprocessors: 16}]}
 //!     gpm: {1: 37.0, 2: 35.5}         # by nvmlGpmMetricId_t; an instance has its own
 //!     xids: [13, 79]                  # since the driver was loaded; one that is added reaches who waits for events
 //!     fields: {230: 1, 195: {error: UNKNOWN}}     # field values by id, over those that follow from the rest

@@ -299,6 +299,7 @@ written_down! {
         gpu_instance: u32,
         compute_instance: u32,
         memory: Value<Memory>,
+        bar1: Value<Memory>,
         multiprocessors: u32,
         gpm: Value<BTreeMap<u32, f64>>,
     }
