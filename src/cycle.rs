@@ -1,12 +1,12 @@
 //! One turn: what was seen, decided and done, and the running tallies.
 
-use std::collections::BTreeSet;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::enforce::Fuse;
 use crate::policy::{ChannelName, Judgement, Outcome, Rules, Standing, State};
 use crate::snapshot::{Pause, ProcessId, Snapshot};
 
@@ -33,6 +33,10 @@ pub struct Cycle {
     /// Why nothing is signalled now, as far as anybody can tell.
     pub pauses: BTreeSet<Pause>,
     pub blown: BTreeSet<Fuse>,
+    /// Processes that got a KILL and are still there long after.
+    pub unkillable: usize,
+    /// Messages since the agent started, by channel and by what became of them.
+    pub notifications: BTreeMap<(ChannelName, &'static str), u64>,
     pub tallies: Tallies,
     /// How long the turn took.
     pub took: Duration,
@@ -90,56 +94,4 @@ pub struct Reload {
     /// Whether the last attempt succeeded.
     pub successful: bool,
     pub last_success: Timestamp,
-}
-
-/// A limit on acts that forbids all of them once it is exceeded; the label `fuse`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fuse {
-    ActsPerHour,
-    ShareOfWorkloads,
-}
-
-impl Fuse {
-    pub const ALL: [Self; 2] = [Self::ActsPerHour, Self::ShareOfWorkloads];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ActsPerHour => "acts_per_hour",
-            Self::ShareOfWorkloads => "share_of_workloads",
-        }
-    }
-}
-
-/// What became of one message on one channel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Delivery {
-    pub channel: ChannelName,
-    pub fate: Fate,
-}
-
-/// The label `outcome` of `notifications_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fate {
-    Delivered,
-    /// The channel does not reach that person.
-    Undeliverable,
-    Failed,
-}
-
-impl Fate {
-    pub const ALL: [Self; 3] = [Self::Delivered, Self::Undeliverable, Self::Failed];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delivered => "delivered",
-            Self::Undeliverable => "undeliverable",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-impl fmt::Display for Fuse {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }

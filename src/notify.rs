@@ -50,12 +50,17 @@ impl Delivery {
     }
 }
 
+/// What a message can come to.
+const OUTCOMES: [&str; 3] = ["delivered", "undeliverable", "failed"];
+
 /// The channel that exists without being named.
 pub const TERMINAL: &str = "terminal";
 
 impl Channels {
     pub fn new(voice: Voice, terminal: Terminal) -> Self {
-        Self { voice, terminal, tally: BTreeMap::new() }
+        // There from the first page, so that the first message is an increase.
+        let tally = OUTCOMES.map(|outcome| ((ChannelName(TERMINAL.into()), outcome), 0)).into();
+        Self { voice, terminal, tally }
     }
 
     /// Delivers the messages of one round and tells what came of each verdict.

@@ -16,6 +16,7 @@ pub mod processes;
 pub mod pci;
 pub mod directory;
 pub mod assignment;
+pub mod names;
 
 use crate::snapshot::{
     Fault, Gpu, GpuUuid, Grantee, Health, Hold, Moment, Pause, Process, ProcessId, Reading, Snapshot, Source, Unseen,
@@ -127,6 +128,11 @@ impl Sources {
 
     pub fn now(&self) -> Moment {
         now()
+    }
+
+    /// Which boot of the host this is: boot times and process ids mean nothing in another.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
     }
 
     pub fn procfs(&self) -> &Procfs {

@@ -305,7 +305,6 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
         gpu: Some(card(index)),
         evidence: Vec::new(),
         began: false,
-        exempt: false,
     };
     vec![
         Judgement {
@@ -315,13 +314,11 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
             gpu: Some(card(1)),
             evidence: vec![evidence("assigned", "false", "false"), evidence("memory", "7.8GiB", "> 300MiB")],
             began,
-            exempt: false,
         },
         idle(4000, 0, Truth::True, 1001, "alice"),
         idle(4001, 0, Truth::True, 1001, "alice"),
         idle(4001, 1, Truth::False, 1001, "alice"),
         idle(4003, 2, Truth::Unknown, 1003, "CORP\\carol"),
-        Judgement { exempt: true, ..idle(4002, 1, Truth::True, 1002, "1002") },
     ]
 }
 
@@ -338,9 +335,18 @@ fn outcomes() -> Vec<Outcome> {
     ]
 }
 
-pub fn deliveries() -> Vec<Delivery> {
-    let delivery = |channel: &str, fate| Delivery { channel: ChannelName(channel.into()), fate };
-    vec![delivery("terminal", Fate::Delivered), delivery("mail", Fate::Undeliverable)]
+/// One message came, one reached nobody.
+fn notifications() -> BTreeMap<(ChannelName, &'static str), u64> {
+    let count = |channel: &str, outcome, count| ((ChannelName(channel.into()), outcome), count);
+    [
+        count("mail", "delivered", 0),
+        count("mail", "undeliverable", 1),
+        count("mail", "failed", 0),
+        count("terminal", "delivered", 1),
+        count("terminal", "undeliverable", 0),
+        count("terminal", "failed", 0),
+    ]
+    .into()
 }
 
 /// Bob was warned five minutes ago.
@@ -378,17 +384,9 @@ pub fn cycle() -> Cycle {
     let took = Duration::from_millis(8);
     let mut tallies = Tallies::default();
     let (began, goes_on, outcomes) = (judgements(true), judgements(false), outcomes());
-    let opening =
-        Turn { before: None, now: &first, judgements: &began, outcomes: &[], deliveries: &[], took, setup: &setup };
+    let opening = Turn { before: None, now: &first, judgements: &began, outcomes: &[], took, setup: &setup };
     tallies.count(&opening);
-    tallies.count(&Turn {
-        before: Some(&first),
-        now: &second,
-        judgements: &goes_on,
-        outcomes: &outcomes,
-        deliveries: &deliveries(),
-        ..opening
-    });
+    tallies.count(&Turn { before: Some(&first), now: &second, judgements: &goes_on, outcomes: &outcomes, ..opening });
     Cycle {
         seen: second,
         judgements: goes_on,
@@ -397,6 +395,8 @@ pub fn cycle() -> Cycle {
         exempt: [id(4003)].into(),
         pauses: [Pause::Fuse].into(),
         blown: [Fuse::ActsPerHour].into(),
+        unkillable: 1,
+        notifications: notifications(),
         tallies,
         took,
         setup,

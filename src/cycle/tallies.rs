@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::Setup;
 use super::usage::{Part, Usage, parts, share, usages};
-use super::{Delivery, Fate, Setup};
-use crate::policy::{ChannelName, Deed, Done, EpisodeKey, Guard, Judgement, Outcome, RuleName};
+use crate::policy::{Deed, Done, EpisodeKey, Guard, Judgement, Outcome, RuleName};
 use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
 
@@ -31,7 +31,6 @@ pub struct Turn<'a> {
     pub now: &'a Snapshot,
     pub judgements: &'a [Judgement],
     pub outcomes: &'a [Outcome],
-    pub deliveries: &'a [Delivery],
     pub took: Duration,
     pub setup: &'a Setup,
 }
@@ -57,7 +56,6 @@ pub struct Tallies {
     /// By rule, action and outcome.
     pub actions: BTreeMap<(RuleName, &'static str, &'static str), u64>,
     pub refusals: BTreeMap<Guard, u64>,
-    pub notifications: BTreeMap<(ChannelName, Fate), u64>,
     /// The last actions, the latest last.
     pub recent: VecDeque<Recent>,
 }
@@ -123,7 +121,6 @@ impl Tallies {
         }
         self.count_episodes(turn);
         self.count_actions(turn);
-        self.count_deliveries(turn);
         self.choose_shown(turn);
         self.forget(turn);
     }
@@ -223,17 +220,6 @@ impl Tallies {
         self.recent.push_back(recent);
     }
 
-    fn count_deliveries(&mut self, turn: &Turn) {
-        for channel in &turn.setup.channels {
-            for fate in Fate::ALL {
-                self.notifications.entry((channel.clone(), fate)).or_default();
-            }
-        }
-        for delivery in turn.deliveries {
-            *self.notifications.entry((delivery.channel.clone(), delivery.fate)).or_default() += 1;
-        }
-    }
-
     /// The largest first; one that is shown stays until it exits, so that none flickers at the edge.
     fn choose_shown(&mut self, turn: &Turn) {
         let cap = turn.setup.processes;
@@ -262,7 +248,6 @@ impl Tallies {
             configured.contains(rule) && (user.is_empty() || present.contains(user) || users.contains_key(user))
         });
         self.actions.retain(|(rule, ..), _| configured.contains(rule));
-        self.notifications.retain(|(channel, _), _| turn.setup.channels.contains(channel));
     }
 }
 

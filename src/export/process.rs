@@ -6,7 +6,6 @@ use super::card::gpu_labels;
 use super::series::{Labels, Sample, Series, Subject, counter, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Part, parts};
-use crate::policy;
 use crate::snapshot::{Kind, Process, Truth};
 
 /// A process on one card.
@@ -141,7 +140,7 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
         }),
         gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| Some(cycle.exempt.len() as f64)),
         gauge("unkillable_processes", "Processes that are still there after they were killed.", |cycle| {
-            Some(policy::unkillable(cycle.rules(), &cycle.seen, &cycle.state).len() as f64)
+            Some(cycle.unkillable as f64)
         }),
     ]
 }

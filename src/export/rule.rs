@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::series::{Labels, Sample, Series, Subject, by, counters, gauges, info, truth};
+use crate::cycle::Cycle;
 use crate::cycle::tallies::Tallies;
-use crate::cycle::{Cycle, Fuse};
-use crate::policy::{Card, Judgement, Rule, Standing};
+use crate::enforce::Fuse;
+use crate::policy::{Card, ChannelName, Judgement, Rule, RuleName, Standing};
 use crate::snapshot::Pause;
 
 /// A rule in its cycle.
@@ -94,10 +95,10 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
             by("reason", cycle.tallies.refusals.iter().map(|(guard, count)| (guard.as_str(), *count as f64)))
         }),
         counters("notifications_total", &["channel", "outcome"], "Messages, by what became of them.", |cycle| {
-            notifications(&cycle.tallies)
+            notifications(&cycle.notifications)
         }),
         gauges("fuse_blown", &["fuse"], "Whether a fuse forbids all acts until it is reset.", |cycle| {
-            by("fuse", Fuse::ALL.map(|fuse| (fuse, truth(cycle.blown.contains(&fuse)))))
+            by("fuse", Fuse::ALL.map(|fuse| (fuse.as_str(), truth(cycle.blown.contains(&fuse)))))
         }),
         gauges("enforcement_paused", &["reason"], "Whether nothing may be signalled now, for this reason.", |cycle| {
             by("reason", Pause::ALL.map(|pause| (pause.as_str(), truth(cycle.pauses.contains(&pause)))))
@@ -106,14 +107,14 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
 }
 
 fn episodes(tallies: &Tallies) -> Vec<Sample> {
-    let sample = |((rule, user), count): (&(crate::policy::RuleName, String), &u64)| {
+    let sample = |((rule, user), count): (&(RuleName, String), &u64)| {
         (vec![("rule", rule.to_string()), ("user", user.clone())], *count as f64)
     };
     tallies.episodes.iter().map(sample).collect()
 }
 
 fn actions(tallies: &Tallies) -> Vec<Sample> {
-    let labels = |rule: &crate::policy::RuleName, action: &str, outcome: &str| {
+    let labels = |rule: &RuleName, action: &str, outcome: &str| {
         vec![("rule", rule.to_string()), ("action", action.to_owned()), ("outcome", outcome.to_owned())]
     };
     tallies
@@ -123,12 +124,10 @@ fn actions(tallies: &Tallies) -> Vec<Sample> {
         .collect()
 }
 
-fn notifications(tallies: &Tallies) -> Vec<Sample> {
-    tallies
-        .notifications
-        .iter()
-        .map(|((channel, fate), count)| {
-            (vec![("channel", channel.to_string()), ("outcome", fate.as_str().to_owned())], *count as f64)
+fn notifications(sent: &BTreeMap<(ChannelName, &'static str), u64>) -> Vec<Sample> {
+    sent.iter()
+        .map(|((channel, outcome), count)| {
+            (vec![("channel", channel.to_string()), ("outcome", (*outcome).to_owned())], *count as f64)
         })
         .collect()
 }

@@ -158,7 +158,16 @@ impl Review<'_> {
 fn collide(one: &Actor, other: &Actor) -> bool {
     let ended = |actor: &Actor, at: Span| actor.until.is_some_and(|until| until <= at);
     let same = (one.from, one.until, &one.user, one.uid, &one.command, &one.executable, one.confidence, one.protection)
-        == (other.from, other.until, &other.user, other.uid, &other.command, &other.executable, other.confidence, other.protection);
+        == (
+            other.from,
+            other.until,
+            &other.user,
+            other.uid,
+            &other.command,
+            &other.executable,
+            other.confidence,
+            other.protection,
+        );
     one.pid == other.pid && !same && !ended(one, other.from) && !ended(other, one.from)
 }
 

@@ -72,15 +72,24 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for TimedVisitor<T> {
         while let Some(Span(from)) = map.next_key()? {
             match changes.last() {
                 None if from > Duration::ZERO => {
-                    return Err(A::Error::custom("nothing is said of the beginning, expected `0s` as the first moment"));
+                    return Err(A::Error::custom(
+                        "nothing is said of the beginning, expected `0s` as the first moment",
+                    ));
                 }
                 Some((before, _)) if from <= *before => {
-                    return Err(A::Error::custom(format_args!("`{}` is out of order, expected moments that ascend", Span(from))));
+                    return Err(A::Error::custom(format_args!(
+                        "`{}` is out of order, expected moments that ascend",
+                        Span(from)
+                    )));
                 }
                 _ => changes.push((from, map.next_value()?)),
             }
         }
-        if changes.is_empty() { Err(A::Error::custom("an empty map, expected {0s: …}")) } else { Ok(Timed { changes }) }
+        if changes.is_empty() {
+            Err(A::Error::custom("an empty map, expected {0s: …}"))
+        } else {
+            Ok(Timed { changes })
+        }
     }
 }
 

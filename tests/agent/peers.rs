@@ -15,26 +15,25 @@ const PACKAGES: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpusta
 
 /// How long a peer may take to start, ask and answer.
 const ANSWER: Duration = Duration::from_secs(120);
-/// How long the installation may take, over a slow line.
+/// How long an installation may take over a slow line, or a build on a slow machine.
 const INSTALLATION: Duration = Duration::from_secs(600);
 
 /// The cards as nvidia-ml-py is told of them; unknown is null.
 pub fn nvidia_ml_py_sees(scenario: &Path) -> Value {
-    sees("nvidia_ml_py.py", scenario)
+    sees("nvidia_ml_py.py", &Library::new(), scenario)
 }
 
 /// The cards as nvitop shows them, in the same shape.
 pub fn nvitop_sees(scenario: &Path) -> Value {
-    sees("nvitop.py", scenario)
+    sees("nvitop.py", &Library::new(), scenario)
 }
 
 /// The cards as `gpustat --json` shows them, in the same shape. It knows MiB and whole watts only.
 pub fn gpustat_sees(scenario: &Path) -> Value {
-    sees("gpustat.py", scenario)
+    sees("gpustat.py", &Library::new(), scenario)
 }
 
-fn sees(script: &str, scenario: &Path) -> Value {
-    let library = Library::new();
+fn sees(script: &str, library: &Library, scenario: &Path) -> Value {
     let mut python = Command::new(&*PYTHON);
     // Isolated: scripts are named like what they import.
     python.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/peers").join(script));
@@ -50,6 +49,20 @@ impl Library {
         // Cargo leaves it beside the test binaries.
         let built = env::current_exe().unwrap().with_file_name("libnvml_sim.so");
         assert!(built.exists(), "{} is missing: `cargo test` builds it", built.display());
+        Self::of(&built)
+    }
+
+    /// The library of an old driver. Symbols are fixed when a library is built, so it is built apart.
+    pub fn old() -> Self {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("old-driver");
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "--offline", "--package", "nvml-sim", "--features", "old-driver"]);
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).arg("--target-dir").arg(&target);
+        output(cargo, INSTALLATION);
+        Self::of(&target.join("debug/libnvml_sim.so"))
+    }
+
+    fn of(built: &Path) -> Self {
         let folder = tempfile::tempdir().unwrap();
         symlink(built, folder.path().join("libnvidia-ml.so.1")).unwrap();
         Self(folder)
@@ -58,10 +71,10 @@ impl Library {
 
 /// The Python of an environment that has the packages; made once, and kept for the next run.
 static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peers {}", PACKAGES.join(" ")));
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peers-{}", PACKAGES.join("-")));
     let python = Path::new("bin/python");
     if !place.join(python).exists() {
-        let unfinished = place.with_extension(process::id().to_string());
+        let unfinished = PathBuf::from(format!("{}-{}", place.display(), process::id()));
         let mut venv = Command::new("python3");
         venv.args(["-m", "venv"]).arg(&unfinished);
         output(venv, INSTALLATION);
@@ -130,11 +143,9 @@ fn written(scenario: &str) -> (TempDir, PathBuf) {
 
 /// Every peer sees this; the first that does not is named.
 fn all_see(scenario: &Path, expected: &Value) {
-    let peers: [(&str, fn(&Path) -> Value); 3] =
-        [("nvidia-ml-py", nvidia_ml_py_sees), ("nvitop", nvitop_sees), ("gpustat", gpustat_sees)];
-    for (name, sees) in peers {
-        let seen = sees(scenario);
-        assert_eq!(&seen, expected, "{name} sees\n{seen:#}\ninstead of\n{expected:#}");
+    let seen = [nvidia_ml_py_sees(scenario), nvitop_sees(scenario), gpustat_sees(scenario)];
+    for (peer, seen) in ["nvidia-ml-py", "nvitop", "gpustat"].iter().zip(seen) {
+        assert_eq!(&seen, expected, "{peer} sees\n{seen:#}\ninstead of\n{expected:#}");
     }
 }
 
@@ -217,5 +228,18 @@ fn peers_are_told_that_the_memory_of_a_process_is_unavailable() {
     let (_folder, scenario) = written(&format!("gpus: [{{processes: [{{pid: {}}}]}}]", sleeper.pid()));
     for sees in [nvidia_ml_py_sees, nvitop_sees, gpustat_sees] {
         assert_eq!(sees(&scenario)[0]["processes"], json!({sleeper.pid().to_string(): null}));
+    }
+}
+
+#[test]
+fn peers_fall_back_to_the_lists_of_an_old_driver() {
+    let sleeper = Sleeper::new();
+    let process = format!("{{pid: {}, memory: 1GiB}}", sleeper.pid());
+    let (_folder, scenario) = written(&format!("gpus: [{{memory: {{total: 8GiB}}, processes: [{process}]}}]"));
+    let library = Library::old();
+    for script in ["nvitop.py", "gpustat.py"] {
+        let seen = &sees(script, &library, &scenario)[0];
+        assert_eq!(seen["memory_used"], json!(1u64 << 30), "{script}");
+        assert_eq!(seen["processes"], json!({sleeper.pid().to_string(): 1u64 << 30}), "{script}");
     }
 }

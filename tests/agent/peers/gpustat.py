@@ -24,5 +24,5 @@ def gpu(card):
     }
 
 
-shown = subprocess.run([sys.executable, "-I", "-m", "gpustat", "--json"], check=True, stdout=subprocess.PIPE, timeout=60)
-json.dump([gpu(card) for card in json.loads(shown.stdout)["gpus"]], sys.stdout)
+shown = subprocess.check_output([sys.executable, "-I", "-m", "gpustat", "--json"], timeout=60)
+json.dump([gpu(card) for card in json.loads(shown)["gpus"]], sys.stdout)

@@ -1,4 +1,4 @@
-//! The one door that every call passes: is the library initialised, is the call slow, hung or to fail, is the card lost.
+//! The one door that every call passes: is the library initialised, is the call slow, hung or to fail, the card lost.
 
 use crate::driver::{self, Card, Driver};
 use crate::handle::{Handle, Place};

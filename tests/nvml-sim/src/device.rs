@@ -21,14 +21,16 @@ device_texts! {
 }
 
 device_values! {
-    nvmlDeviceGetIndex(device) -> index: c_uint = device.place.card as c_uint;
+    nvmlDeviceGetIndex(device) -> index: c_uint = device.place.instance.unwrap_or(device.place.card) as c_uint;
     nvmlDeviceGetMinorNumber(device) -> minor: c_uint = device.minor.ok_or(Error::NOT_SUPPORTED)?;
     nvmlDeviceGetBoardId(device) -> id: c_uint = device.board_id.get()?;
     nvmlDeviceGetModuleId(device) -> id: c_uint = device.module_id.get()?;
     nvmlDeviceGetMultiGpuBoard(device) -> several: c_uint = device.board_id.get::<u32>().map(|_| 0)?;
     nvmlDeviceGetBrand(device) -> brand: nvmlBrandType_t = device.brand.get()?;
     nvmlDeviceGetArchitecture(device) -> architecture: nvmlDeviceArchitecture_t = device.architecture.get()?;
-    nvmlDeviceGetCudaComputeCapability(device) -> major: c_int = capability(device)?.major, minor: c_int = capability(device)?.minor;
+    nvmlDeviceGetCudaComputeCapability(device) ->
+        major: c_int = capability(device)?.major,
+        minor: c_int = capability(device)?.minor;
     nvmlDeviceGetNumGpuCores(device) -> cores: c_uint = device.cores.get()?;
     nvmlDeviceGetNumaNodeId(device) -> node: c_uint = device.memory_node.get()?;
     nvmlDeviceGetPciInfo(device) -> pci: nvmlPciInfo_t = pci_info(device)?;
@@ -50,12 +52,21 @@ device_values! {
         gpu: load(&device.utilization)?,
         memory: if device.memory_utilization == Value::LeftOut { 0 } else { load(&device.memory_utilization)? },
     };
-    nvmlDeviceGetEncoderUtilization(device) -> percent: c_uint = load(&device.encoder_utilization)?, period: c_uint = samples::PERIOD as c_uint;
-    nvmlDeviceGetDecoderUtilization(device) -> percent: c_uint = load(&device.decoder_utilization)?, period: c_uint = samples::PERIOD as c_uint;
-    nvmlDeviceGetJpgUtilization(device) -> percent: c_uint = load(&device.jpeg_utilization)?, period: c_uint = samples::PERIOD as c_uint;
-    nvmlDeviceGetOfaUtilization(device) -> percent: c_uint = load(&device.ofa_utilization)?, period: c_uint = samples::PERIOD as c_uint;
+    nvmlDeviceGetEncoderUtilization(device) ->
+        percent: c_uint = load(&device.encoder_utilization)?,
+        period: c_uint = samples::PERIOD as c_uint;
+    nvmlDeviceGetDecoderUtilization(device) ->
+        percent: c_uint = load(&device.decoder_utilization)?,
+        period: c_uint = samples::PERIOD as c_uint;
+    nvmlDeviceGetJpgUtilization(device) ->
+        percent: c_uint = load(&device.jpeg_utilization)?,
+        period: c_uint = samples::PERIOD as c_uint;
+    nvmlDeviceGetOfaUtilization(device) ->
+        percent: c_uint = load(&device.ofa_utilization)?,
+        period: c_uint = samples::PERIOD as c_uint;
 
-    nvmlDeviceGetTemperature(device, sensor: nvmlTemperatureSensors_t) -> degrees: c_uint = gpu_sensor(sensor).and(device.temperature.get())?;
+    nvmlDeviceGetTemperature(device, sensor: nvmlTemperatureSensors_t) -> degrees: c_uint =
+        gpu_sensor(sensor).and(device.temperature.get())?;
     nvmlDeviceGetTemperatureThreshold(device, threshold: nvmlTemperatureThresholds_t) -> degrees: c_uint = {
         let thresholds = &device.temperature_thresholds;
         match threshold {
@@ -73,7 +84,9 @@ device_values! {
     nvmlDeviceGetEnforcedPowerLimit(device) -> limit: c_uint = device.power_limits.enforced.get()?;
     nvmlDeviceGetPowerManagementLimit(device) -> limit: c_uint = device.power_limits.requested.get()?;
     nvmlDeviceGetPowerManagementDefaultLimit(device) -> limit: c_uint = device.power_limits.default.get()?;
-    nvmlDeviceGetPowerManagementLimitConstraints(device) -> min: c_uint = device.power_limits.min.get()?, max: c_uint = device.power_limits.max.get()?;
+    nvmlDeviceGetPowerManagementLimitConstraints(device) ->
+        min: c_uint = device.power_limits.min.get()?,
+        max: c_uint = device.power_limits.max.get()?;
     nvmlDeviceGetPowerManagementMode(device) -> enabled: nvmlEnableState_t = device.power_management.get()?;
     // In millijoules.
     nvmlDeviceGetTotalEnergyConsumption(device) -> energy: c_ulonglong = device.energy()?;
@@ -82,8 +95,10 @@ device_values! {
     nvmlDeviceGetClockInfo(device, clock: nvmlClockType_t) -> rate: c_uint = device.clocks.of(clock)?;
     nvmlDeviceGetMaxClockInfo(device, clock: nvmlClockType_t) -> rate: c_uint = device.max_clocks.of(clock)?;
     nvmlDeviceGetMaxCustomerBoostClock(device, clock: nvmlClockType_t) -> rate: c_uint = device.max_clocks.of(clock)?;
-    nvmlDeviceGetApplicationsClock(device, clock: nvmlClockType_t) -> rate: c_uint = device.application_clocks.of(clock)?;
-    nvmlDeviceGetDefaultApplicationsClock(device, clock: nvmlClockType_t) -> rate: c_uint = device.application_clocks.of(clock)?;
+    nvmlDeviceGetApplicationsClock(device, clock: nvmlClockType_t) -> rate: c_uint =
+        device.application_clocks.of(clock)?;
+    nvmlDeviceGetDefaultApplicationsClock(device, clock: nvmlClockType_t) -> rate: c_uint =
+        device.application_clocks.of(clock)?;
     nvmlDeviceGetClock(device, clock: nvmlClockType_t, id: nvmlClockId_t) -> rate: c_uint = match id {
         nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => device.clocks.of(clock)?,
         nvmlClockId_enum_NVML_CLOCK_ID_APP_CLOCK_TARGET => device.application_clocks.of(clock)?,
@@ -95,10 +110,14 @@ device_values! {
     nvmlDeviceGetPowerState(device) -> state: nvmlPstates_t = device.performance_state.get()?;
     nvmlDeviceGetCurrentClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
     nvmlDeviceGetCurrentClocksThrottleReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
-    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device).map(|_| ClockEvent::ALL)?;
-    nvmlDeviceGetSupportedClocksThrottleReasons(device) -> reasons: c_ulonglong = clock_events(device).map(|_| ClockEvent::ALL)?;
+    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong =
+        clock_events(device).map(|_| ClockEvent::ALL)?;
+    nvmlDeviceGetSupportedClocksThrottleReasons(device) -> reasons: c_ulonglong =
+        clock_events(device).map(|_| ClockEvent::ALL)?;
     // In nanoseconds, at a moment in microseconds.
-    nvmlDeviceGetViolationStatus(device, policy: nvmlPerfPolicyType_t) -> times: nvmlViolationTime_t = nvmlViolationTime_t {
+    nvmlDeviceGetViolationStatus(
+        device, policy: nvmlPerfPolicyType_t
+    ) -> times: nvmlViolationTime_t = nvmlViolationTime_t {
         referenceTime: now(),
         violationTime: clock_event_time(device, match policy {
             nvmlPerfPolicyType_enum_NVML_PERF_POLICY_POWER => ClockEvent::SwPowerCap,
@@ -122,15 +141,16 @@ device_values! {
     nvmlDeviceGetMaxPcieLinkWidth(device) -> width: c_uint = device.pcie.max_width.get()?;
     nvmlDeviceGetPcieSpeed(device) -> megabytes: c_uint = device.pcie.link_speed.get()?;
     nvmlDeviceGetPcieReplayCounter(device) -> replays: c_uint = device.pcie.replays.get()?;
-    // In KB/s.
+    // In KB/s, of 1024 bytes for those who read it.
     nvmlDeviceGetPcieThroughput(device, direction: nvmlPcieUtilCounter_t) -> rate: c_uint = match direction {
-        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_TX_BYTES => (device.pcie.tx.get::<u64>()? / 1000) as c_uint,
-        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_RX_BYTES => (device.pcie.rx.get::<u64>()? / 1000) as c_uint,
+        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_TX_BYTES => (device.pcie.tx.get::<u64>()? >> 10) as c_uint,
+        nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_RX_BYTES => (device.pcie.rx.get::<u64>()? >> 10) as c_uint,
         _ => return Err(Error::INVALID_ARGUMENT),
     };
 
     nvmlDeviceGetNvLinkState(device, link: c_uint) -> up: nvmlEnableState_t = nvlink(device, link)?.get()?;
-    nvmlDeviceGetNvLinkVersion(device, link: c_uint) -> version: c_uint = nvlink(device, link).and(device.nvlink.version.get())?;
+    nvmlDeviceGetNvLinkVersion(device, link: c_uint) -> version: c_uint =
+        nvlink(device, link).and(device.nvlink.version.get())?;
     nvmlDeviceGetNvLinkErrorCounter(device, link: c_uint, counter: nvmlNvLinkErrorCounter_t) -> count: c_ulonglong = {
         nvlink(device, link)?;
         match counter {
@@ -141,18 +161,22 @@ device_values! {
             _ => return Err(Error::NOT_SUPPORTED),
         }
     };
-    nvmlDeviceGetGpuFabricInfo(device) -> info: nvmlGpuFabricInfo_t = {
-        let fabric = device.fabric.known()?;
-        let status = fabric.status.map_or(nvmlReturn_enum_NVML_SUCCESS, |error| error.0);
-        nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status, cliqueId: fabric.clique, state: fabric.state as u8 }
-    };
+    nvmlDeviceGetGpuFabricInfo(device) -> info: nvmlGpuFabricInfo_t = fabric_info(device)?;
 
-    nvmlDeviceGetEccMode(device) -> current: nvmlEnableState_t = device.ecc.mode.get()?, pending: nvmlEnableState_t = device.ecc.pending.get()?;
+    nvmlDeviceGetEccMode(device) ->
+        current: nvmlEnableState_t = device.ecc.mode.get()?,
+        pending: nvmlEnableState_t = device.ecc.pending.get()?;
     nvmlDeviceGetDefaultEccMode(device) -> mode: nvmlEnableState_t = device.ecc.default.get()?;
-    nvmlDeviceGetTotalEccErrors(device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t) -> count: c_ulonglong = device.ecc.locations(kind, counter)?.total()?;
-    nvmlDeviceGetMemoryErrorCounter(device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t, location: nvmlMemoryLocation_t) -> count: c_ulonglong =
+    nvmlDeviceGetTotalEccErrors(
+        device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t
+    ) -> count: c_ulonglong = device.ecc.locations(kind, counter)?.total()?;
+    nvmlDeviceGetMemoryErrorCounter(
+        device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t, location: nvmlMemoryLocation_t
+    ) -> count: c_ulonglong =
         device.ecc.locations(kind, counter)?.at(location)?;
-    nvmlDeviceGetDetailedEccErrors(device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t) -> counts: nvmlEccErrorCounts_t = {
+    nvmlDeviceGetDetailedEccErrors(
+        device, kind: nvmlMemoryErrorType_t, counter: nvmlEccCounterType_t
+    ) -> counts: nvmlEccErrorCounts_t = {
         let locations = device.ecc.locations(kind, counter)?;
         nvmlEccErrorCounts_t {
             l1Cache: locations.l1.get()?,
@@ -161,7 +185,8 @@ device_values! {
             registerFile: locations.registers.get()?,
         }
     };
-    nvmlDeviceGetRetiredPagesPendingStatus(device) -> pending: nvmlEnableState_t = device.retired_pages.known()?.pending.into();
+    nvmlDeviceGetRetiredPagesPendingStatus(device) -> pending: nvmlEnableState_t =
+        device.retired_pages.known()?.pending.into();
     nvmlDeviceGetRemappedRows(device) ->
         corrected: c_uint = device.remapped_rows.known()?.corrected,
         uncorrected: c_uint = device.remapped_rows.known()?.uncorrected,
@@ -202,22 +227,31 @@ device_calls! {
         let asked = pci.prepared(1)?;
         let nvmlPciInfo_t { domain, bus, device, pciDeviceId, pciSubSystemId, busId, .. } = pci_info(device)?;
         // A 3D controller among display controllers.
-        pci.set(nvmlPciInfoExt_v1_t { domain, bus, device, pciDeviceId, pciSubSystemId, baseClass: 3, subClass: 2, busId, ..asked })
+        pci.set(nvmlPciInfoExt_v1_t {
+            domain,
+            bus,
+            device,
+            pciDeviceId,
+            pciSubSystemId,
+            baseClass: 3,
+            subClass: 2,
+            busId,
+            ..asked
+        })
     }
 
     // The second version, and the third, which adds a summary of the health.
     nvmlDeviceGetGpuFabricInfoV(device, info: Out<nvmlGpuFabricInfo_v3_t>) {
-        let fabric = device.fabric.known()?;
-        let status = fabric.status.map_or(nvmlReturn_enum_NVML_SUCCESS, |error| error.0);
-        let (cliqueId, state, healthMask) = (fabric.clique, fabric.state as u8, fabric.health_mask);
+        let nvmlGpuFabricInfo_t { clusterUuid, status, cliqueId, state } = fabric_info(device)?;
+        let healthMask = device.fabric.known()?.health_mask;
         let second = info.cast::<nvmlGpuFabricInfo_v2_t>();
-        match second.prepared(2) {
-            Ok(asked) => second.set(nvmlGpuFabricInfo_v2_t { clusterUuid: [0; 16], status, cliqueId, state, healthMask, ..asked }),
-            Err(_) => {
-                let asked = info.prepared(3)?;
-                info.set(nvmlGpuFabricInfo_v3_t { clusterUuid: [0; 16], status, cliqueId, state, healthMask, healthSummary: 0, ..asked })
-            }
+        if let Ok(asked) = second.prepared(2) {
+            let told = nvmlGpuFabricInfo_v2_t { clusterUuid, status, cliqueId, state, healthMask, ..asked };
+            return second.set(told);
         }
+        let asked = info.prepared(3)?;
+        let told = nvmlGpuFabricInfo_v3_t { clusterUuid, status, cliqueId, state, healthMask, ..asked };
+        info.set(nvmlGpuFabricInfo_v3_t { healthSummary: 0, ..told })
     }
 
     nvmlDeviceGetSramEccErrorStatus(device, status: Out<nvmlEccSramErrorStatus_v1_t>) {
@@ -240,11 +274,16 @@ device_calls! {
         })
     }
 
-    nvmlDeviceGetRetiredPages(device, cause: nvmlPageRetirementCause_t, count: Out<c_uint>, addresses: Array<c_ulonglong>) {
+    nvmlDeviceGetRetiredPages(
+        device, cause: nvmlPageRetirementCause_t, count: Out<c_uint>, addresses: Array<c_ulonglong>
+    ) {
         addresses.answer(&count, retired_pages(device, cause)?)
     }
 
-    nvmlDeviceGetRetiredPages_v2(device, cause: nvmlPageRetirementCause_t, count: Out<c_uint>, addresses: Array<c_ulonglong>, times: Array<c_ulonglong>) {
+    nvmlDeviceGetRetiredPages_v2(
+        device, cause: nvmlPageRetirementCause_t, count: Out<c_uint>, addresses: Array<c_ulonglong>,
+        times: Array<c_ulonglong>
+    ) {
         let pages = retired_pages(device, cause)?;
         addresses.answer(&count, pages)?;
         times.answer(&count, &vec![0; pages.len()])
@@ -275,9 +314,9 @@ device_calls! {
 device_calls! {
     nvmlDeviceGetMemoryInfo_v2(device, memory: Out<nvmlMemory_v2_t>) {
         let asked = memory.prepared(2)?;
-        let (Memory { total, reserved, .. }, used) = memory_of(device)?;
-        let free = memory_of(device)?.0.free(used);
-        memory.set(nvmlMemory_v2_t { total: total.0, reserved: reserved.0, free, used, ..asked })
+        let (sizes, used) = memory_of(device)?;
+        let (total, reserved, free) = (sizes.total.0, sizes.reserved.0, sizes.free(used));
+        memory.set(nvmlMemory_v2_t { total, reserved, free, used, ..asked })
     }
 }
 
@@ -342,6 +381,12 @@ fn nvlink(gpu: &Gpu, link: c_uint) -> Result<&Value<bool>, Error> {
     gpu.nvlink.links.get(link as usize).ok_or(Error::INVALID_ARGUMENT)
 }
 
+fn fabric_info(gpu: &Gpu) -> Result<nvmlGpuFabricInfo_t, Error> {
+    let fabric = gpu.fabric.known()?;
+    let status = fabric.status.map_or(nvmlReturn_enum_NVML_SUCCESS, |error| error.0);
+    Ok(nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status, cliqueId: fabric.clique, state: fabric.state })
+}
+
 fn retired_pages(gpu: &Gpu, cause: nvmlPageRetirementCause_t) -> Result<&[u64], Error> {
     let pages = gpu.retired_pages.known()?;
     match cause {
@@ -353,7 +398,7 @@ fn retired_pages(gpu: &Gpu, cause: nvmlPageRetirementCause_t) -> Result<&[u64], 
 
 impl Device {
     pub fn energy(&self) -> Result<u64, Error> {
-        if self.place.instance.is_some() { Err(Error::NOT_SUPPORTED) } else { self.card().energy(self.driver.since) }
+        if self.place.instance.is_some() { Err(Error::NOT_SUPPORTED) } else { self.card().energy(self.driver.seen) }
     }
 }
 

@@ -6,9 +6,9 @@ use crate::value::{Error, Value, is_failing};
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use std::{env, fs, ptr};
+use std::{env, fs};
 
 /// How long what has been is remembered, in microseconds. NVML keeps 120 samples, six in a second.
 const MEMORY: u64 = 20_000_000;
@@ -20,6 +20,8 @@ pub struct Driver {
     pub cards: Vec<Card>,
     /// When the scenario was written, in microseconds since the epoch.
     pub since: u64,
+    /// When this program first saw it. Energy counts from here: what it has told does not become less.
+    pub seen: u64,
 }
 
 /// A card, and its MIG instances seen as cards.
@@ -27,23 +29,24 @@ pub struct Driver {
 pub struct Card {
     pub gpu: Gpu,
     pub instances: Vec<Gpu>,
-    /// The energy integrated until `Driver::since`, in millijoules.
+    /// The energy integrated until `Driver::seen`, in millijoules.
     energy: u64,
 }
 
 impl Driver {
     fn new(scenario: Scenario, since: u64, before: Option<&Driver>) -> Result<Self, serde_yaml::Error> {
+        let seen = now();
         let defaults = serde_yaml::to_value(&scenario.defaults)?;
         let mut cards = Vec::new();
         for written in &scenario.gpus {
             let gpu: Gpu = serde_yaml::from_value(merge(defaults.clone(), serde_yaml::to_value(written)?))?;
             for _ in 0..gpu.count.unwrap_or(1) {
                 let index = cards.len();
-                let energy = before.and_then(|driver| Some(driver.cards.get(index)?.energy_at(since, driver.since)));
+                let energy = before.and_then(|driver| Some(driver.cards.get(index)?.energy_at(seen, driver.seen)));
                 cards.push(Card::new(identified(gpu.clone(), index), energy.unwrap_or_default()));
             }
         }
-        Ok(Self { scenario, cards, since })
+        Ok(Self { scenario, cards, since, seen })
     }
 
     /// What a scenario says of a call, the card's own word first.
@@ -140,12 +143,14 @@ fn seen_as_card(instance: &MigInstance, card: &Gpu) -> Gpu {
         name: Some(format!("{name} MIG {}", instance.profile)),
         uuid: Some(instance.uuid.clone().unwrap_or_else(uuid)),
         pci: card.pci.clone(),
-        minor: card.minor,
         compute_capability: card.compute_capability.clone(),
         memory: instance.memory.clone(),
+        bar1: instance.bar1.clone(),
         gpm: instance.gpm.clone(),
         mig: Value::Known(Mig { instances: vec![instance.clone()], ..Mig::default() }),
         lost: card.lost,
+        latency: card.latency.clone(),
+        errors: card.errors.clone(),
         processes: card
             .processes
             .iter()
@@ -193,28 +198,24 @@ static LOADED: Mutex<Loaded> = Mutex::new(Loaded { stamp: None, history: VecDequ
 
 /// The node now; without a scenario there is no driver.
 pub fn current() -> Result<Arc<Driver>, Error> {
-    loaded().history.back().cloned().ok_or(Error::DRIVER_NOT_LOADED)
-}
-
-/// The node as it was at a moment; before the first scenario, as it was then.
-pub fn at(moment: u64) -> Option<Arc<Driver>> {
-    let loaded = loaded();
-    loaded.history.iter().rev().find(|driver| driver.since <= moment).or(loaded.history.front()).cloned()
-}
-
-fn loaded() -> MutexGuard<'static, Loaded> {
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Err(error) = loaded.refresh() {
         eprintln!("nvml-sim: {error}");
     }
-    loaded
+    loaded.history.back().cloned().ok_or(Error::DRIVER_NOT_LOADED)
+}
+
+/// The node as it was at a moment; before the first scenario, as it was then.
+pub fn at(moment: u64) -> Option<Arc<Driver>> {
+    let loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    loaded.history.iter().rev().find(|driver| driver.since <= moment).or(loaded.history.front()).cloned()
 }
 
 impl Loaded {
     /// Reads the scenario if it has changed. Each state of the file is complained of once.
     fn refresh(&mut self) -> Result<(), String> {
         let Some(path) = scenario_path() else { return Ok(()) };
-        let stamp = fs::metadata(&path).ok().map(|file| Stamp {
+        let stamp = fs::metadata(path).ok().map(|file| Stamp {
             inode: file.ino(),
             size: file.size(),
             written: i128::from(file.mtime()) * 1_000_000_000 + i128::from(file.mtime_nsec()),
@@ -225,7 +226,7 @@ impl Loaded {
         self.stamp = stamp;
         let Some(stamp) = stamp else { return Err(format!("{} is gone", path.display())) };
         let wrong = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
         let scenario = serde_yaml::from_str(&text).map_err(|error| wrong(&error))?;
         // A file that was copied with its times, or written while the clock was wrong, does not rewrite history.
         let newest = self.history.back().map_or(0, |driver| driver.since);
@@ -244,23 +245,48 @@ impl Loaded {
 fn scenario_path() -> Option<&'static Path> {
     static PATH: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
         let named = env::var_os("NVML_SIM_SCENARIO").map(PathBuf::from);
-        named.or_else(|| Some(library(&fs::read_to_string("/proc/self/maps").ok()?)?.with_file_name("scenario.yaml")))
+        named.or_else(|| {
+            // A constant lies in the part of the library that is mapped from its file.
+            let beside = "scenario.yaml";
+            let maps = fs::read_to_string("/proc/self/maps").ok()?;
+            Some(mapped_at(beside.as_ptr().addr(), &maps)?.with_file_name(beside))
+        })
     });
     PATH.as_deref()
 }
 
-/// The file from which this library was mapped, out of `/proc/self/maps`.
-fn library(maps: &str) -> Option<PathBuf> {
-    let here = ptr::from_ref(&LOADED).addr();
+/// The file that is mapped at an address, out of `/proc/PID/maps`.
+fn mapped_at(address: usize, maps: &str) -> Option<&Path> {
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
     maps.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let address = |digits| usize::from_str_radix(digits, 16).ok();
-        (address(start)?..address(end)?).contains(&here).then(|| fields.nth(4).map(PathBuf::from))?
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let here = (number(start)?..number(end)?).contains(&address);
+        here.then(|| line.find('/').map(|path| Path::new(&line[path..])))?
     })
 }
 
 /// Microseconds since the epoch, as NVML counts time.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_knows_the_file_it_was_loaded_from() {
+        let maps = "10-20 r--p 00000000 08:01 7    /usr/bin/x\n20-30 rw-p 00000000 00:00 0 \n\
+            30-40 r--p 00000000 08:01 8    /tmp/a b/libnvidia-ml.so.1\n";
+        let found = [0x1f, 0x20, 0x30, 0x40].map(|address| mapped_at(address, maps));
+        assert_eq!(found, [Some(Path::new("/usr/bin/x")), None, Some(Path::new("/tmp/a b/libnvidia-ml.so.1")), None]);
+    }
+
+    #[test]
+    fn a_call_obeys_its_own_name_before_a_longer_pattern_before_a_shorter() {
+        let calls: Calls<u8> =
+            [("*", 1), ("nvmlDevice*", 2), ("nvmlDeviceGetName", 3)].map(|(name, said)| (name.to_owned(), said)).into();
+        let said = ["nvmlInit_v2", "nvmlDeviceGetNames", "nvmlDeviceGetName"].map(|call| named(&calls, call));
+        assert_eq!(said, [Some(1), Some(2), Some(3)]);
+    }
 }

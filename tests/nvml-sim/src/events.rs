@@ -48,8 +48,8 @@ device_calls! {
 macro_rules! waits {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        pub extern "C" fn $name(set: nvmlEventSet_t, event: Out<nvmlEventData_t>, milliseconds: c_uint) -> nvmlReturn_t {
-            call::answer(stringify!($name), |_| wait(set, &event, Duration::from_millis(milliseconds.into())))
+        pub extern "C" fn $name(set: nvmlEventSet_t, event: Out<nvmlEventData_t>, limit: c_uint) -> nvmlReturn_t {
+            call::answer(stringify!($name), |_| wait(set, &event, Duration::from_millis(limit.into())))
         }
     )*};
 }

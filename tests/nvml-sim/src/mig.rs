@@ -12,7 +12,9 @@ use std::ffi::c_uint;
 const MOST: u32 = 7;
 
 device_values! {
-    nvmlDeviceGetMigMode(device) -> current: c_uint = of_card(device)?.enabled.into(), pending: c_uint = of_card(device)?.pending().into();
+    nvmlDeviceGetMigMode(device) ->
+        current: c_uint = of_card(device)?.enabled.into(),
+        pending: c_uint = of_card(device)?.pending().into();
     nvmlDeviceGetMaxMigDeviceCount(device) -> count: c_uint = of_card(device)?.max.unwrap_or(MOST);
     nvmlDeviceIsMigDeviceHandle(device) -> is: c_uint = device.place.instance.is_some().into();
     nvmlDeviceGetGpuInstanceId(device) -> id: c_uint = of_instance(device)?.gpu_instance;

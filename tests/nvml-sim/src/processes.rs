@@ -3,7 +3,6 @@
 use crate::call::{Answer, Device, device_calls};
 use crate::pointer::{Array, Out};
 use crate::scenario::{Kind, Process, ProcessMemory};
-use crate::value::Error;
 use nvml_wrapper_sys::bindings::*;
 use std::ffi::c_uint;
 use std::fs;
@@ -67,6 +66,7 @@ lists! {
 #[cfg(not(feature = "old-driver"))]
 mod v3 {
     use super::*;
+    use crate::value::Error;
 
     macro_rules! lists {
         ($($name:ident of $kinds:ident;)*) => {

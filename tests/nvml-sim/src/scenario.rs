@@ -71,8 +71,8 @@ written_down! {
         cuda: Option<Version>,
         /// The major version of CUDA before that of the driver, if left out.
         nvml: Option<String>,
-        /// `…RunningProcesses_v3` writes entries of 32 bytes where the caller has room for 24: the fault of some drivers
-        /// of the 535 series.
+        /// `…RunningProcesses_v3` writes entries of 32 bytes where the caller has room for 24: the fault of some
+        /// drivers of the 535 series.
         oversized_process_entries: bool,
     }
 
@@ -224,7 +224,8 @@ written_down! {
     }
 
     Fabric {
-        state: u32,
+        /// `NVML_GPU_FABRIC_STATE_…`: 1 not started, 2 in progress, 3 completed.
+        state: u8,
         /// The error of the registration with the fabric manager.
         status: Option<Error>,
         clique: u32,
@@ -298,6 +299,7 @@ written_down! {
         gpu_instance: u32,
         compute_instance: u32,
         memory: Value<Memory>,
+        bar1: Value<Memory>,
         multiprocessors: u32,
         gpm: Value<BTreeMap<u32, f64>>,
     }

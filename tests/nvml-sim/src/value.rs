@@ -110,14 +110,17 @@ errors! {
     GPU_IS_LOST = nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST: c"GPU is lost",
     RESET_REQUIRED = nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED: c"GPU requires reset",
     OPERATING_SYSTEM = nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM: c"The operating system has blocked the request.",
-    LIB_RM_VERSION_MISMATCH = nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH: c"RM has detected an NVML/RM version mismatch.",
+    LIB_RM_VERSION_MISMATCH =
+        nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH: c"RM has detected an NVML/RM version mismatch.",
     IN_USE = nvmlReturn_enum_NVML_ERROR_IN_USE: c"In use by another client",
     MEMORY = nvmlReturn_enum_NVML_ERROR_MEMORY: c"Insufficient Memory",
     NO_DATA = nvmlReturn_enum_NVML_ERROR_NO_DATA: c"No data",
-    VGPU_ECC_NOT_SUPPORTED = nvmlReturn_enum_NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: c"Operation not allowed on the vGPU with ECC enabled",
+    VGPU_ECC_NOT_SUPPORTED =
+        nvmlReturn_enum_NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: c"Operation not allowed on the vGPU with ECC enabled",
     INSUFFICIENT_RESOURCES = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES: c"Insufficient Resources",
     FREQ_NOT_SUPPORTED = nvmlReturn_enum_NVML_ERROR_FREQ_NOT_SUPPORTED: c"Requested Frequency is not supported",
-    ARGUMENT_VERSION_MISMATCH = nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH: c"The provided version is invalid/unsupported",
+    ARGUMENT_VERSION_MISMATCH =
+        nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH: c"The provided version is invalid/unsupported",
     DEPRECATED = nvmlReturn_enum_NVML_ERROR_DEPRECATED: c"The requested functionality has been deprecated",
     NOT_READY = nvmlReturn_enum_NVML_ERROR_NOT_READY: c"The system is not ready for the request",
     GPU_NOT_FOUND = nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND: c"No GPUs were found",

@@ -1,49 +1,22 @@
-//! The library as nvml-wrapper sees it. Each test loads a copy of its own, with a scenario beside it.
+//! The library as nvml-wrapper sees it.
 
+use crate::sim::Sim;
 use nvml_sim::Scenario;
+use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, Sampling, TemperatureSensor};
-use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::structs::device::FieldId;
-use nvml_wrapper::{Device, Nvml};
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
-use tempfile::TempDir;
-
-/// A copy of the library with a scenario beside it.
-struct Sim {
-    folder: TempDir,
-}
-
-impl Sim {
-    fn new(scenario: &str) -> Self {
-        let built = env::current_exe().unwrap().with_file_name("libnvml_sim.so");
-        let sim = Self { folder: tempfile::tempdir().unwrap() };
-        fs::copy(built, sim.library()).unwrap();
-        sim.now(scenario);
-        sim
-    }
-
-    /// From here on this is so.
-    fn now(&self, scenario: &str) {
-        let scenario: Scenario = scenario.parse().unwrap();
-        scenario.write(&self.folder.path().join("scenario.yaml")).unwrap();
-    }
-
-    fn library(&self) -> PathBuf {
-        self.folder.path().join("libnvidia-ml.so.1")
-    }
-
-    fn init(&self) -> Result<Nvml, NvmlError> {
-        Nvml::builder().lib_path(self.library().as_os_str()).init()
-    }
-}
+use std::{fs, thread};
 
 /// Checks what a question about the first card brings.
 fn check<T: Debug>(gpu: &str, question: impl Fn(&Device) -> Result<T, NvmlError>, answer: &str) {
@@ -54,6 +27,7 @@ fn check<T: Debug>(gpu: &str, question: impl Fn(&Device) -> Result<T, NvmlError>
     assert_eq!(got, answer, "{gpu}");
 }
 
+/// A process that does nothing until it is ended.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -123,8 +97,10 @@ fn a_value_left_out_is_not_supported_and_an_error_is_itself() {
 #[test]
 fn reserved_memory_is_not_used_memory() {
     let gpu = "{memory: {total: 80GiB, reserved: 1GiB}, processes: [{pid: 1, memory: 9GiB, always: true}]}";
-    let memory = "MemoryInfo { free: 75161927680, reserved: 1073741824, total: 85899345920, used: 9663676416, version: 33554472 }";
-    check(gpu, |gpu| gpu.memory_info(), memory);
+    let gibibytes = |gpu: &Device| {
+        gpu.memory_info().map(|memory| [memory.used, memory.reserved, memory.free].map(|part| part >> 30))
+    };
+    check(gpu, gibibytes, "[9, 1, 70]");
 }
 
 #[test]
@@ -150,7 +126,7 @@ fn a_change_of_the_scenario_is_seen_by_the_next_call_and_nonsense_changes_nothin
     assert_eq!(gpu.temperature(TemperatureSensor::Gpu).unwrap(), 41);
     sim.now("gpus: [{temperature: 42}]");
     assert_eq!(gpu.temperature(TemperatureSensor::Gpu).unwrap(), 42);
-    fs::write(sim.folder.path().join("scenario.yaml"), "gpus: [{temp").unwrap();
+    fs::write(sim.scenario(), "gpus: [{temp").unwrap();
     assert_eq!(gpu.temperature(TemperatureSensor::Gpu).unwrap(), 42);
 }
 
@@ -290,20 +266,97 @@ fn a_mig_instance_is_a_device_with_its_own_memory_and_processes() {
 }
 
 #[test]
-fn a_call_before_init_or_after_the_last_shutdown_is_refused() {
-    let sim = Sim::new("gpus: [{}]");
-    let (first, second) = (sim.init().unwrap(), sim.init().unwrap());
-    first.shutdown().unwrap();
-    assert_eq!(second.device_count().unwrap(), 1);
-    second.shutdown().unwrap();
-    let third = sim.init().unwrap();
-    assert_eq!(third.device_count().unwrap(), 1);
+fn a_sample_is_of_what_was_so_at_its_time() {
+    let sim = Sim::new("gpus: [{utilization: 10%}]");
+    let nvml = sim.init().unwrap();
+    let gpu = nvml.device_by_index(0).unwrap();
+    sim.now("gpus: [{utilization: 90%}]");
+    let limit = Instant::now() + Duration::from_secs(10);
+    let values: Vec<u32> = loop {
+        let samples = gpu.samples(Sampling::GpuUtilization, None).unwrap();
+        let values = samples.iter().map(|sample| match sample.value {
+            SampleValue::U32(value) => value,
+            ref other => panic!("{other:?}"),
+        });
+        let values: Vec<u32> = values.collect();
+        if values.ends_with(&[90]) {
+            break values;
+        }
+        assert!(Instant::now() < limit, "{values:?}");
+        thread::sleep(Duration::from_millis(10));
+    };
+    assert!(values.starts_with(&[10, 10, 10]) && values.is_sorted(), "{values:?}");
+}
+
+#[test]
+fn energy_grows_with_power_when_asked_to() {
+    let sim = Sim::new("gpus: [{power: 1000W, energy: integrate}]");
+    let nvml = sim.init().unwrap();
+    let gpu = nvml.device_by_index(0).unwrap();
+    let first = gpu.total_energy_consumption().unwrap();
+    thread::sleep(Duration::from_millis(20));
+    let second = gpu.total_energy_consumption().unwrap();
+    assert!(second >= first + 20_000, "{first} mJ, {second} mJ");
+    sim.now("gpus: [{power: 0, energy: integrate}]");
+    let third = gpu.total_energy_consumption().unwrap();
+    assert!(third >= second);
+    assert_eq!(gpu.total_energy_consumption().unwrap(), third);
+}
+
+#[test]
+fn activity_is_that_of_the_card_or_of_the_instance() {
+    let sim = Sim::new(
+        "gpus: [{gpm: {2: 35.5}}, {mig: {enabled: true, instances: [
+            {profile: 1g.10gb, gpu_instance: 7, compute_instance: 0, gpm: {2: 80.0}}]}}]",
+    );
+    let nvml = sim.init().unwrap();
+    let card = nvml.device_by_index(0).unwrap();
+    assert!(card.gpm_support().unwrap());
+    let sm = |samples: [GpmSample; 2]| {
+        let [first, second] = &samples;
+        let metrics = [GpmMetricId::SmUtil, GpmMetricId::GraphicsUtil];
+        let told = gpm_metrics_get(&nvml, first, second, &metrics).unwrap();
+        told.into_iter().map(|metric| metric.ok().map(|metric| metric.value)).collect::<Vec<_>>()
+    };
+    assert_eq!(sm([card.gpm_sample().unwrap(), card.gpm_sample().unwrap()]), [Some(35.5), None]);
+    let cut = nvml.device_by_index(1).unwrap();
+    assert!(matches!(cut.gpm_sample(), Err(NvmlError::NotSupported)));
+    assert_eq!(sm([cut.gpm_mig_sample(7).unwrap(), cut.gpm_mig_sample(7).unwrap()]), [Some(80.0), None]);
+}
+
+#[test]
+fn the_documented_scenario_is_one() {
+    let page = include_str!("../../src/lib.rs").lines().filter_map(|line| line.strip_prefix("//!"));
+    let yaml: String = page
+        .skip_while(|line| !line.contains("```yaml"))
+        .skip(1)
+        .take_while(|line| !line.contains("```"))
+        .fold(String::new(), |yaml, line| yaml + line.strip_prefix(' ').unwrap_or(line) + "\n");
+    let scenario: Scenario = yaml.parse().unwrap();
+    assert_eq!(scenario.gpus[0].processes[0].pid, 4242);
+}
+
+#[test]
+fn every_scenario_of_the_repository_can_be_loaded() {
+    let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../agent/scenarios");
+    for file in fs::read_dir(scenarios).unwrap() {
+        let file = file.unwrap().path();
+        let sim = Sim::new(&fs::read_to_string(&file).unwrap());
+        assert!(!matches!(sim.init(), Err(NvmlError::DriverNotLoaded)), "{}", file.display());
+    }
 }
 
 #[test]
 fn a_scenario_is_written_as_it_is_read() {
-    let text = "init: UNKNOWN\nlatency: {a: hang, b: 30ms}\ndefaults: {temperature: {error: UNKNOWN}}\n\
-        gpus: [{energy: integrate, utilization: {low: 0%, high: 90%, period: 20s}, processes: [{pid: 1, memory: 1GiB}]}]";
+    let text = "
+        init: UNKNOWN
+        latency: {a: hang, b: 30ms}
+        defaults: {temperature: {error: UNKNOWN}}
+        gpus:
+          - energy: integrate
+            utilization: {low: 0%, high: 90%, period: 20s}
+            processes: [{pid: 1, memory: 1GiB}, {pid: 2, memory: unavailable}]
+        ";
     let scenario: Scenario = text.parse().unwrap();
     let written = serde_yaml::to_string(&scenario).unwrap();
     assert_eq!(written.parse::<Scenario>().unwrap(), scenario, "{written}");
