@@ -29,6 +29,7 @@ pub struct Limits {
     pub start_delay: Duration,
 }
 
+#[cfg(test)]
 impl Default for Limits {
     fn default() -> Self {
         Self {

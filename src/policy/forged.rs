@@ -45,9 +45,4 @@ impl Verdict {
         self.next = Some(next);
         self
     }
-
-    pub(crate) fn rung_is(mut self, rung: usize) -> Self {
-        self.rung = rung;
-        self
-    }
 }

@@ -8,7 +8,7 @@ use std::ffi::CString;
 const USER: Uid = Uid(4242);
 
 /// A pseudo-terminal of this test, and a `/proc` in which it controls a process.
-struct Desk {
+pub struct Desk {
     screen: OwnedFd,
     /// Kept open: a terminal that nobody has open hangs up.
     _keyboard: OwnedFd,
@@ -18,7 +18,7 @@ struct Desk {
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
         unlockpt(&screen).unwrap();
@@ -33,6 +33,14 @@ impl Desk {
         desk.belongs_to(owner);
         desk.works(7, owner, desk.device());
         desk
+    }
+
+    pub fn owner(&self) -> Uid {
+        self.owner
+    }
+
+    pub fn proc(&self) -> &std::path::Path {
+        self.proc.path()
     }
 
     fn mode(&self, mode: u32) {
@@ -66,7 +74,7 @@ impl Desk {
         terminal.deliver(&Recipient::Person(Person { uid: self.owner, name: "bob".into() }), text)
     }
 
-    fn screen(&self) -> String {
+    pub fn screen(&self) -> String {
         rustix::io::ioctl_fionbio(&self.screen, true).unwrap();
         let mut seen = Vec::new();
         let mut buffer = [0; 4096];
