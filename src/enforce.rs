@@ -423,7 +423,7 @@ impl Enforcer {
     /// The start time is read after the pidfd is open: if it still is the one that was seen, the pid has had a single
     /// holder all along.
     fn hit(&mut self, act: Act, pidfd: &Pidfd, now: &Snapshot, witness: &mut dyn Witness) -> Came {
-        let sight = match self.inspect(act, witness) {
+        let sight = match self.is_held(act.target, pidfd).and_then(|()| self.inspect(act, witness)) {
             Ok(sight) => sight,
             Err(result) => return result.into(),
         };
@@ -444,6 +444,15 @@ impl Enforcer {
             });
         }
         Came { result: Done::Done, remarks }
+    }
+
+    /// That the `/proc` which is read means the same process by this pid: it may be of another PID namespace.
+    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Done> {
+        match pidfd.pid(&self.procfs) {
+            Ok(Some(pid)) if pid == target.process.pid => Ok(()),
+            Ok(None) => Err(Done::Gone),
+            Ok(Some(_)) | Err(_) => Err(Done::Refused(Guard::Identity)),
+        }
     }
 
     fn settle(&mut self, now: &Snapshot, act: Act, came: Came) -> Outcome {
@@ -550,4 +559,4 @@ fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Done) {
 }
 
 #[cfg(test)]
-pub mod tests;
+mod tests;

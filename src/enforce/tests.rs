@@ -1,39 +1,7 @@
 use super::*;
-use crate::snapshot::{Assignments, Confidence, Driver, Moment};
+use crate::policy::forged::{snapshot, target};
+use crate::snapshot::Confidence;
 use crate::units::Uid;
-
-/// An empty node, this many seconds after boot.
-pub fn snapshot(second: u64) -> Snapshot {
-    let boot = Duration::from_secs(second);
-    let wall = jiff::Timestamp::from_second(1_796_000_000 + second as i64).unwrap();
-    Snapshot {
-        at: Moment { wall, boot },
-        boot_id: "boot-1".into(),
-        driver: Ok(Driver { driver_version: None, nvml_version: None, cuda_version: None }),
-        gpus: Ok(Vec::new()),
-        processes: BTreeMap::new(),
-        users: BTreeMap::new(),
-        assignments: Assignments::default(),
-        health: Vec::new(),
-        pauses: Vec::new(),
-        gpus_expected: None,
-        nvml_errors: BTreeMap::new(),
-    }
-}
-
-pub fn target(pid: i32, started: u64, uid: Uid) -> Target {
-    Target {
-        process: ProcessId { pid, started },
-        uid: Some(uid),
-        confidence: Confidence::High,
-        cards: vec![crate::policy::Card { uuid: GpuUuid("GPU-1".into()), index: 1, model: None }],
-        command: "python".into(),
-        command_line: None,
-        memory: None,
-        objection: None,
-        overdue: Duration::ZERO,
-    }
-}
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::enforce::tests::target;
+use crate::policy::forged::target;
 use crate::policy::{ChannelName, Signal};
 use crate::snapshot::GpuUuid;
 use crate::units::{Bytes, Uid};
