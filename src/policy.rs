@@ -14,8 +14,10 @@ use crate::units::{Bytes, Uid};
 
 pub mod rule;
 pub mod condition;
+pub mod check;
 pub mod subject;
 pub mod state;
+mod facts;
 mod judge;
 mod ladder;
 mod conflict;
@@ -24,7 +26,8 @@ pub mod forged;
 #[cfg(test)]
 mod tests;
 
-pub use judge::Evidence;
+pub use facts::Evidence;
+pub use judge::exempt_processes;
 pub use rule::{Action, ChannelName, Mode, Rule, RuleName, Rules, Severity, Signal};
 pub use state::{Episode, Standing, State};
 pub use subject::{EpisodeKey, Subject};
@@ -51,8 +54,6 @@ pub struct Judgement {
     pub evidence: Vec<Evidence>,
     /// An episode that this cycle began.
     pub began: bool,
-    /// An exemption covers the subject, so no ladder is kept for it.
-    pub exempt: bool,
 }
 
 /// A decision that something be done. Only this module makes one; whether it is carried out or rehearsed, `enforce`
@@ -324,7 +325,6 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
             let advanced = ladder::advance(rule, rules, now.at, &judged, was);
-            let began = was.is_none() && advanced.episode.is_some();
             verdicts.extend(advanced.verdicts);
             if let Some(episode) = advanced.episode {
                 state.episodes.insert(key.clone(), episode);
@@ -336,8 +336,7 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
                     owner: judged.owner,
                     gpu: judged.gpu,
                     evidence: judged.evidence,
-                    began,
-                    exempt: judged.exempt,
+                    began: advanced.began,
                 });
             }
         }

@@ -75,6 +75,63 @@ macro_rules! read_as_scalar {
 }
 pub(crate) use read_as_scalar;
 
+/// Deserialises a list that may not be empty; for `#[serde(deserialize_with)]`.
+pub fn filled<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Visitor<T>(std::marker::PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            let mut list = Vec::new();
+            while let Some(item) = items.next_element()? {
+                list.push(item);
+            }
+            if list.is_empty() {
+                return Err(serde::de::Error::custom("an empty list, expected at least one item"));
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(Visitor(std::marker::PhantomData))
+}
+
+/// Likewise, for a key that may be left out.
+pub fn filled_option<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    filled(deserializer).map(Some)
+}
+
+/// Deserialises a map as it is written, and then into what it means. Inside the visitor, so that an error bears the
+/// place of this map and not of what is around it.
+pub fn meaning<'de, W: Deserialize<'de>, T, D: Deserializer<'de>>(
+    deserializer: D,
+    read: fn(W) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    struct Visitor<W, T>(fn(W) -> Result<T, String>);
+
+    impl<'de, W: Deserialize<'de>, T> serde::de::Visitor<'de> for Visitor<W, T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("a map of keys")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            let written = W::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+            (self.0)(written).map_err(serde::de::Error::custom)
+        }
+    }
+
+    deserializer.deserialize_map(Visitor(read))
+}
+
 /// An amount of memory in bytes, written `500MiB`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]

@@ -6,13 +6,15 @@ use serde::Deserialize;
 
 use crate::schedule::Window;
 use crate::snapshot::{GpuSelector, Kind};
-use crate::units::{Bytes, Malformed, Percent, Scalar, Span, read_as_scalar};
+use crate::units::{Bytes, Malformed, Percent, Scalar, Span, filled, read_as_scalar};
 
 /// One condition. The variant's name is the fact that it asks for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
+    #[serde(deserialize_with = "filled")]
     Any(Vec<Condition>),
+    #[serde(deserialize_with = "filled")]
     All(Vec<Condition>),
     Not(Box<Condition>),
     Assigned(bool),

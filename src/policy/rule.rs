@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::Condition;
+use super::condition::{Condition, Words};
 use crate::schedule::Date;
-use crate::units::{Bytes, Malformed, Scalar, Span, read_as_scalar};
+use crate::units::{Bytes, Malformed, Scalar, Span, filled, filled_option, meaning, read_as_scalar};
 
 /// Everything the engine judges by.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +31,11 @@ pub struct RuleFile {
     pub rules: Vec<Rule>,
 }
 
+/// A rule on its own, read as one of a [`RuleFile`] is.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct OneRule(#[serde(with = "serde_yaml::with::singleton_map_recursive")] pub Rule);
+
 /// What is not allowed, and what follows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,12 +47,13 @@ pub struct Rule {
     #[serde(default)]
     pub per_gpu: bool,
     /// Which processes of the subject count; empty: all.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "filled")]
     pub among: Vec<Condition>,
     /// All must be known to be true.
+    #[serde(deserialize_with = "filled")]
     pub when: Vec<Condition>,
     /// All must be known to be false.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "filled")]
     pub unless: Vec<Condition>,
     pub then: Ladder,
     #[serde(default)]
@@ -81,6 +87,17 @@ impl Rule {
     /// Whether it asks for somebody's right, so that a change of the right is a new beginning.
     pub fn asks_for_rights(&self) -> bool {
         self.conditions().any(|condition| matches!(condition, Condition::Assigned(_) | Condition::AssignedToOther(_)))
+    }
+
+    /// A number for what the rule means, so that a ladder under a rule that has since changed starts afresh. Its name,
+    /// sentence, severity and mode are not part of it.
+    pub fn meaning(&self) -> u64 {
+        let Self { name: _, description: _, mode: _, severity: _, .. } = self;
+        let Self { about, per_gpu, among, when, unless, then, targets, clear_after, without_warning, .. } = self;
+        let text = format!(
+            "{about:?} {per_gpu} {among:?} {when:?} {unless:?} {then:?} {targets:?} {clear_after:?} {without_warning}"
+        );
+        fnv1a(text.as_bytes())
     }
 
     /// Whether its ladder has a rung that acts.
@@ -198,7 +215,7 @@ pub enum Targets {
 /// Rungs to climb, one a cycle. Never empty.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(transparent)]
-pub struct Ladder(Vec<Rung>);
+pub struct Ladder(#[serde(deserialize_with = "filled")] Vec<Rung>);
 
 impl Ladder {
     pub fn try_new(rungs: Vec<Rung>) -> Option<Self> {
@@ -322,23 +339,68 @@ impl<'de> Deserialize<'de> for Rung {
         #[serde(deny_unknown_fields)]
         struct Written {
             after: Span,
+            #[serde(default, deserialize_with = "filled_option")]
             warn: Option<Vec<ChannelName>>,
+            #[serde(default, deserialize_with = "filled_option")]
             alert: Option<Vec<ChannelName>>,
+            #[serde(default, deserialize_with = "filled_option")]
             inform: Option<Vec<ChannelName>>,
             signal: Option<Signal>,
         }
 
-        let written = Written::deserialize(deserializer)?;
-        let actions = [
-            written.warn.map(Action::Warn),
-            written.alert.map(Action::Alert),
-            written.inform.map(Action::Inform),
-            written.signal.map(Action::Signal),
-        ];
-        let mut actions = actions.into_iter().flatten();
-        match (actions.next(), actions.next()) {
-            (Some(action), None) => Ok(Self { after: written.after.0, action }),
-            _ => Err(serde::de::Error::custom("expected `after` and exactly one of warn, alert, inform, signal")),
-        }
+        meaning(deserializer, |written: Written| {
+            let actions = [
+                written.warn.map(Action::Warn),
+                written.alert.map(Action::Alert),
+                written.inform.map(Action::Inform),
+                written.signal.map(Action::Signal),
+            ];
+            let mut actions = actions.into_iter().flatten();
+            match (actions.next(), actions.next()) {
+                (Some(action), None) => Ok(Self { after: written.after.0, action }),
+                (None, _) => Err("a rung that does nothing, expected one of warn, alert, inform, signal".into()),
+                (Some(_), Some(_)) => {
+                    Err("a rung that does several things, expected one of warn, alert, inform, signal".into())
+                }
+            }
+        })
     }
+}
+
+impl<'de> Deserialize<'de> for Exemption {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Written {
+            user: Option<Words>,
+            group: Option<Words>,
+            uid: Option<Words>,
+            executable: Option<Words>,
+            #[serde(default, deserialize_with = "filled")]
+            rules: Vec<RuleName>,
+            from: Option<Date>,
+            until: Option<Date>,
+            reason: Option<String>,
+        }
+
+        meaning(deserializer, |written: Written| {
+            let of = [
+                written.user.map(Condition::User),
+                written.group.map(Condition::Group),
+                written.uid.map(Condition::Uid),
+                written.executable.map(Condition::Executable),
+            ];
+            let of: Vec<Condition> = of.into_iter().flatten().collect();
+            if of.is_empty() {
+                return Err("an exemption of nobody, expected at least one of user, group, uid, executable".into());
+            }
+            let Written { rules, from, until, reason, .. } = written;
+            Ok(Self { of, rules, from, until, reason })
+        })
+    }
+}
+
+/// FNV-1a, 64 bits: it is the same in every process and release, as std's hasher need not be.
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -1,13 +1,12 @@
 //! The processes that hold a GPU, as `/proc` tells of them, and what is kept of each while it lives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::cgroup::{self, ContainerId};
 use super::procfs::command::cleaned;
-use super::procfs::{Executable, Procfs, Stat};
+use super::procfs::{Executable, Procfs, Stat, attributes};
 use crate::snapshot::{Confidence, Process, ProcessId, Protection, Unseen};
 
 /// Whom no rule may hit, by the name of the executable; a star at the end stands for the rest of the name.
@@ -217,7 +216,7 @@ pub fn protection(
         return Some(Protection::Agent);
     }
     let executable = executable?;
-    if is_infrastructure(executable.name()) && executable.of_root {
+    if is_infrastructure(executable.name()) && executable.of_root && !procfs.may_be_a_users(executable.device) {
         // A file of that name that root owns inside a container's or an image's own tree was not put there by the
         // host's root.
         let own = match host? {
@@ -241,7 +240,9 @@ fn is_infrastructure(name: &str) -> bool {
 /// Whether the agent finds the same file under the same path: a service may have a mount namespace of its own, but its
 /// program lies on the host.
 fn is_the_hosts(executable: &Executable) -> bool {
-    fs::metadata(&executable.path).is_ok_and(|file| (file.dev(), file.ino()) == executable.file)
+    attributes(Path::new(&executable.path)).is_ok_and(|file| {
+        ((file.stx_dev_major, file.stx_dev_minor), file.stx_ino) == (executable.device, executable.inode)
+    })
 }
 
 #[cfg(test)]

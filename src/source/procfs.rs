@@ -1,11 +1,12 @@
 //! What the kernel tells of a process. The root is a parameter, and what was read is a value.
 
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
 pub mod stat;
 pub mod status;
@@ -33,8 +34,9 @@ pub struct Executable {
     pub deleted: bool,
     /// Only root can have put it there: root owns it and nobody else may write it.
     pub of_root: bool,
-    /// Device and inode: which file it is, wherever it is mounted.
-    pub file: (u64, u64),
+    /// The device it lies on, and with the inode which file it is, wherever it is mounted.
+    pub device: (u32, u32),
+    pub inode: u64,
 }
 
 impl Executable {
@@ -81,10 +83,16 @@ impl Procfs {
         }
     }
 
+    /// Whether the filesystem of this device may be a user's own.
+    pub fn may_be_a_users(&self, device: (u32, u32)) -> bool {
+        let table = fs::read(self.root.join("self/mountinfo"));
+        table.is_ok_and(|table| mounts::may_be_a_users(&String::from_utf8_lossy(&table), device))
+    }
+
     /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
     pub fn executable(&self, pid: i32) -> io::Result<Option<Executable>> {
         let link = self.path(pid, "exe");
-        let read = fs::read_link(&link).and_then(|target| Ok((target, fs::metadata(&link)?)));
+        let read = fs::read_link(&link).and_then(|target| Ok((target, attributes(&link)?)));
         match read {
             Ok((target, file)) => Ok(Some(executable(target.as_os_str(), &file))),
             Err(error) => absent(error),
@@ -180,18 +188,25 @@ fn absent<T>(error: io::Error) -> io::Result<Option<T>> {
     if gone { Ok(None) } else { Err(error) }
 }
 
-fn executable(target: &OsStr, file: &Metadata) -> Executable {
+/// What the kernel knows of a file. Its server is not asked: the executables of users lie on network and FUSE
+/// filesystems, and one that hangs would hang the agent.
+pub fn attributes(path: &Path) -> io::Result<Statx> {
+    Ok(statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::BASIC_STATS)?)
+}
+
+fn executable(target: &OsStr, file: &Statx) -> Executable {
     let bytes = target.as_bytes();
     let (path, deleted) = match bytes.strip_suffix(b" (deleted)") {
         // A file may bear this as its name: of one that was deleted no directory has an entry.
-        Some(path) if file.nlink() == 0 => (path, true),
+        Some(path) if file.stx_nlink == 0 => (path, true),
         _ => (bytes, false),
     };
     Executable {
         path: command::cleaned(&String::from_utf8_lossy(path)),
         deleted,
-        of_root: file.uid() == 0 && file.mode() & 0o022 == 0,
-        file: (file.dev(), file.ino()),
+        of_root: file.stx_uid == 0 && file.stx_mode & 0o022 == 0,
+        device: (file.stx_dev_major, file.stx_dev_minor),
+        inode: file.stx_ino,
     }
 }
 

@@ -1,3 +1,5 @@
-//! The agent and its peers on simulated nodes.
+//! The one integration binary: the real program on a simulated node.
 
+mod architecture;
+mod check;
 mod peers;

@@ -6,13 +6,15 @@ use serde::{Deserialize, Deserializer};
 
 use crate::schedule::{Date, Window};
 use crate::snapshot::GpuSelector;
+use crate::units::{Malformed, Scalar, filled, read_as_scalar};
 
 /// `{to: {group: vision}, gpus: [0, 4-7], time: "Mon-Fri 22:00-06:00 Asia/Shanghai", from: …, until: …}`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
     pub to: To,
-    #[serde(deserialize_with = "not_empty")]
+    /// Never empty.
+    #[serde(deserialize_with = "filled")]
     pub gpus: Vec<GpuSelector>,
     pub time: Option<Window>,
     /// Included.
@@ -21,10 +23,22 @@ pub struct Entry {
     pub until: Option<Date>,
 }
 
-fn not_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GpuSelector>, D::Error> {
-    let gpus = Vec::deserialize(deserializer)?;
-    if gpus.is_empty() { Err(serde::de::Error::invalid_length(0, &"at least one GPU")) } else { Ok(gpus) }
+/// The name of a user or a group; digits are one too.
+struct Name(String);
+
+impl Scalar for Name {
+    const EXPECTED: &'static str = "a name";
+
+    fn from_text(text: &str) -> Result<Self, Malformed> {
+        if text.is_empty() { Err(Malformed::new(text, Self::EXPECTED)) } else { Ok(Self(text.to_owned())) }
+    }
+
+    fn from_number(number: u64) -> Result<Self, Malformed> {
+        Ok(Self(number.to_string()))
+    }
 }
+
+read_as_scalar!(Name);
 
 /// Whom a right names, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,8 +70,8 @@ impl<'de> Deserialize<'de> for To {
             fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<To, A::Error> {
                 use serde::de::Error;
                 let to = match map.next_key::<String>()?.as_deref() {
-                    Some("user") => To::User(map.next_value()?),
-                    Some("group") => To::Group(map.next_value()?),
+                    Some("user") => To::User(map.next_value::<Name>()?.0),
+                    Some("group") => To::Group(map.next_value::<Name>()?.0),
                     Some(other) => return Err(A::Error::unknown_field(other, &["user", "group"])),
                     None => return Err(A::Error::custom("an empty map, expected {user: NAME} or {group: NAME}")),
                 };

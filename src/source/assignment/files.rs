@@ -14,6 +14,10 @@ use super::entry::Entry;
 /// A list of rights is not as long.
 const LONGEST: u64 = 16 << 20;
 
+/// A star does not stand for the dot before a temporary file.
+const AS_SHELLS_DO: glob::MatchOptions =
+    glob::MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+
 pub struct Files {
     patterns: Vec<PathBuf>,
     files: BTreeMap<PathBuf, (Version, Result<Vec<Entry>, String>)>,
@@ -100,7 +104,7 @@ fn found(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut paths = Vec::new();
     for pattern in patterns {
         let text = pattern.to_str().ok_or_else(|| format!("{}: not UTF-8", pattern.display()))?;
-        let matches = glob::glob(text).map_err(|error| format!("{text}: {error}"))?;
+        let matches = glob::glob_with(text, AS_SHELLS_DO).map_err(|error| format!("{text}: {error}"))?;
         let before = paths.len();
         for path in matches {
             paths.push(path.map_err(|error| format!("cannot read {}: {}", error.path().display(), error.error()))?);
@@ -206,6 +210,7 @@ mod tests {
         let mut reservations = Reservations::new();
         reservations.write("a.yaml", ALICE);
         reservations.write("b.yaml", "[]");
+        reservations.write(".tmp.yaml", "- {to: ");
         assert_eq!(reservations.said(), Ok(1));
         reservations.write("b.yaml", &ALICE.repeat(2));
         assert_eq!(reservations.said(), Ok(3));

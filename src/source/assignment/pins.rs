@@ -15,6 +15,8 @@ pub struct Pins {
     path: PathBuf,
     /// `None` where the file is there and cannot be read: then no index means anything.
     pins: Option<BTreeMap<u32, GpuUuid>>,
+    /// An admin said that the numbers of now are right, whatever is missing.
+    asked: bool,
     warned: Option<String>,
 }
 
@@ -34,36 +36,49 @@ impl Pins {
                 None
             }
         };
-        Self { path, pins, warned: None }
+        Self { path, pins, asked: false, warned: None }
     }
 
     /// Pins the indexes that are new. A new card beside the known ones is one that was added, and its index is what an
     /// admin reads in nvidia-smi; where a known one is not at its place, or one is missing from the bus, the numbers
     /// have moved, and a new number may be an old card's.
     pub fn see(&mut self, gpus: &[Gpu], expected: Option<u32>) {
-        self.warn(gpus);
         let Some(pins) = &self.pins else { return };
+        let moved: Vec<String> =
+            pins.keys().filter(|index| self.card(**index, gpus).is_none()).map(u32::to_string).collect();
         let new: Vec<&Gpu> = gpus.iter().filter(|gpu| !pins.contains_key(&gpu.index)).collect();
-        let settled = pins.keys().all(|index| self.card(*index, gpus).is_some());
-        let complete = expected.is_none_or(|expected| gpus.len() as u64 >= u64::from(expected));
-        let strangers = new.iter().all(|gpu| pins.values().all(|uuid| *uuid != gpu.uuid));
         let distinct = new.iter().map(|gpu| gpu.index).collect::<BTreeSet<u32>>().len() == new.len();
-        if new.is_empty() || !distinct || !settled || !complete || !strangers {
-            return;
+        let strangers = new.iter().all(|gpu| pins.values().all(|uuid| *uuid != gpu.uuid));
+        let missing = !self.asked && expected.is_some_and(|expected| (gpus.len() as u64) < u64::from(expected));
+        let trouble = if !moved.is_empty() {
+            Some(format!("the cards are no longer numbered as they were: {}", moved.join(", ")))
+        } else if new.is_empty() {
+            None
+        } else if missing {
+            Some("the driver does not show every card on the bus, and may have numbered them otherwise".to_owned())
+        } else if !distinct || !strangers {
+            Some("two cards bear one number".to_owned())
+        } else {
+            self.pin(new)
+        };
+        if let Some(why) = &trouble
+            && self.warned != trouble
+        {
+            tracing::warn!(%why, "some rights by index are unknown; `gpuwarden reset pins` takes the numbers of now");
         }
-        let mut pinned = pins.clone();
+        self.warned = trouble;
+    }
+
+    /// A pin that is not on disk would be another after a restart, so it is none.
+    fn pin(&mut self, new: Vec<&Gpu>) -> Option<String> {
+        let mut pinned = self.pins.clone()?;
         pinned.extend(new.into_iter().map(|gpu| (gpu.index, gpu.uuid.clone())));
-        // A pin that is not on disk would be another after a restart, so it is none.
-        match write(&self.path, &pinned) {
-            Ok(()) => self.pins = Some(pinned),
-            Err(error) => {
-                let fault = format!("cannot write {}: {error}", self.path.display());
-                if self.warned.as_ref() != Some(&fault) {
-                    tracing::error!(%fault, "indexes cannot be pinned: rights by index are unknown");
-                }
-                self.warned = Some(fault);
-            }
+        if let Err(error) = write(&self.path, &pinned) {
+            return Some(format!("cannot write {}: {error}", self.path.display()));
         }
+        self.pins = Some(pinned);
+        self.asked = false;
+        None
     }
 
     /// The card that an index means, while it still bears it.
@@ -81,24 +96,9 @@ impl Pins {
             _ => {}
         }
         self.pins = Some(BTreeMap::new());
+        self.asked = true;
         self.warned = None;
         Ok(())
-    }
-
-    fn warn(&mut self, gpus: &[Gpu]) {
-        let Some(pins) = &self.pins else { return };
-        let moved: Vec<String> =
-            pins.keys().filter(|index| self.card(**index, gpus).is_none()).map(u32::to_string).collect();
-        let moved = (!moved.is_empty()).then(|| moved.join(", "));
-        if let Some(indexes) = &moved
-            && self.warned != moved
-        {
-            tracing::warn!(
-                %indexes,
-                "these indexes are no longer the cards they were: rights by them are unknown until `gpuwarden reset pins`"
-            );
-        }
-        self.warned = moved;
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
         pins.see(&gpus("A"), None);
         assert_eq!(pins.card(0, &gpus("A")), None);
         pins.reset().unwrap();
-        pins.see(&gpus("A"), None);
+        pins.see(&gpus("A"), Some(2));
         assert_eq!(pins.card(0, &gpus("A")), Some(GpuUuid("A".into())));
     }
 }

@@ -55,7 +55,8 @@ fn an_executable_that_was_replaced_keeps_its_path() {
 
     let running = fs::File::open(&file).unwrap();
     fs::remove_file(&file).unwrap();
-    let gone = executable(file.as_os_str(), &running.metadata().unwrap());
+    let attributes = statx(running, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS).unwrap();
+    let gone = executable(file.as_os_str(), &attributes);
     assert_eq!((gone.name(), gone.deleted), ("sshd", true));
 }
 

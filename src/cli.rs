@@ -1,0 +1,207 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::check::DEFAULT_FILE;
+use crate::units::{Malformed, Span};
+
+/// Sees who holds which GPU of this host, knows who may, judges the difference by rules, and acts on it.
+#[derive(Debug, Parser)]
+#[command(name = "gpuwarden", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The agent
+    Serve(Serve),
+    /// The agent on a simulated node with four cards, and children that break the rules
+    Demo(Demo),
+    /// Prints every error of configurations, rule files and rule tests; exit code 78 if there is one
+    Check {
+        /// Files to check, told apart by their keys; /etc/gpuwarden/gpuwarden.yaml if none is given
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Runs rule tests; exit code 1 if one fails
+    Test {
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Who holds what, who may, and what is pending, of the running agent
+    Status(Status),
+    /// From now on the indexes mean the cards of now; a blown fuse is whole again
+    Reset { what: Reset },
+}
+
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// The configuration
+    #[arg(long = "config.file", value_name = "FILE", default_value = DEFAULT_FILE)]
+    pub config_file: PathBuf,
+    /// Addresses to serve the page and /metrics on; may be given several times
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = listen_address)]
+    pub listen_addresses: Vec<SocketAddr>,
+    /// Reload on POST /-/reload
+    #[arg(long = "web.enable-lifecycle")]
+    pub enable_lifecycle: bool,
+    /// NVML, where it is not found as libnvidia-ml.so.1
+    #[arg(long = "nvml.library", value_name = "FILE")]
+    pub nvml_library: Option<PathBuf>,
+    /// Where procfs is mounted
+    #[arg(long = "path.procfs", value_name = "DIRECTORY", default_value = "/proc")]
+    pub procfs: PathBuf,
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// What goes to standard error.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Log {
+    /// Nothing milder than this is logged
+    #[arg(long = "log.level", value_name = "LEVEL", default_value = "info")]
+    pub level: LogLevel,
+    #[arg(long = "log.format", value_name = "FORMAT", default_value = "logfmt")]
+    pub format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    Logfmt,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// End after this long; without it, on Ctrl-C
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    pub length: Option<Duration>,
+    /// Addresses to serve the page and /metrics on; may be given several times
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = listen_address)]
+    pub listen_addresses: Vec<SocketAddr>,
+}
+
+#[derive(Debug, Args)]
+pub struct Status {
+    /// The agent to ask
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9845")]
+    pub url: String,
+    /// Ask again and again
+    #[arg(long)]
+    pub watch: bool,
+    #[arg(short, long = "output", value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Reset {
+    /// The cards that indexes in the configuration mean
+    Pins,
+    /// Blown fuses
+    Fuses,
+}
+
+const DEFAULT_ADDRESS: &str = "127.0.0.1:9845";
+
+/// `127.0.0.1:9845`, `[::]:9845`, and `:9845` for every address of the host, as exporters take it.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+    whole
+        .parse()
+        .map_err(|_| "expected an IP address and a port, such as 127.0.0.1:9845, [::1]:9845 or :9845".to_owned())
+}
+
+fn duration(text: &str) -> Result<Duration, Malformed> {
+    text.parse::<Span>().map(|span| span.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, i32> {
+        Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command).map_err(|error| error.exit_code())
+    }
+
+    #[test]
+    fn the_command_line_fits_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_the_contract_says() {
+        let Ok(Command::Serve(serve)) = read("gpuwarden serve") else { panic!() };
+        assert_eq!(serve.config_file.to_str(), Some("/etc/gpuwarden/gpuwarden.yaml"));
+        assert_eq!(serve.listen_addresses, ["127.0.0.1:9845".parse().unwrap()]);
+        assert_eq!(serve.procfs.to_str(), Some("/proc"));
+        assert_eq!((serve.enable_lifecycle, serve.nvml_library), (false, None));
+        assert_eq!((serve.log.level, serve.log.format), (LogLevel::Info, LogFormat::Logfmt));
+        let Ok(Command::Status(status)) = read("gpuwarden status") else { panic!() };
+        assert_eq!((status.url.as_str(), status.watch, status.output), ("http://127.0.0.1:9845", false, Output::Table));
+    }
+
+    #[test]
+    fn what_is_given_is_what_is_meant() {
+        let line = "gpuwarden serve --config.file=a.yaml --web.listen-address=:1 --web.listen-address=[::1]:2 --web.enable-lifecycle \
+                    --nvml.library=x.so --path.procfs=/host/proc --log.level=debug --log.format=json";
+        let Ok(Command::Serve(serve)) = read(line) else { panic!() };
+        assert_eq!(serve.listen_addresses, ["[::]:1".parse().unwrap(), "[::1]:2".parse().unwrap()]);
+        assert_eq!(
+            (serve.enable_lifecycle, serve.log.level, serve.log.format),
+            (true, LogLevel::Debug, LogFormat::Json)
+        );
+        let Ok(Command::Demo(demo)) = read("gpuwarden demo --for 1m30s") else { panic!() };
+        assert_eq!(demo.length, Some(Duration::from_secs(90)));
+        let Ok(Command::Check { files }) = read("gpuwarden check") else { panic!() };
+        assert!(files.is_empty());
+        assert!(matches!(read("gpuwarden reset fuses"), Ok(Command::Reset { what: Reset::Fuses })));
+        assert!(matches!(
+            read("gpuwarden status --watch -o json"),
+            Ok(Command::Status(Status { watch: true, output: Output::Json, .. }))
+        ));
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_exit_code_2() {
+        for line in [
+            "gpuwarden",
+            "gpuwarden frobnicate",
+            "gpuwarden serve --config.fil=x",
+            "gpuwarden serve --web.listen-address=unix:/run/x",
+            "gpuwarden serve --web.listen-address=localhost",
+            "gpuwarden serve --log.level=loud",
+            "gpuwarden demo --for 60",
+            "gpuwarden test",
+            "gpuwarden reset",
+            "gpuwarden reset everything",
+            "gpuwarden status -o yaml",
+        ] {
+            assert_eq!(read(line).err(), Some(2), "{line}");
+        }
+        assert_eq!(read("gpuwarden --version").err(), Some(0));
+        assert_eq!(read("gpuwarden --help").err(), Some(0));
+    }
+}

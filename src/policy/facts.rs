@@ -1,0 +1,376 @@
+//! What a condition sees: the facts of a process on a card, of a user, of a card, each known or not.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::Person;
+use super::condition::{Compare, Comparison, Condition, MemoryAmount, ToOther, Words};
+use crate::snapshot::assignment::Asker;
+use crate::snapshot::gpu::wildcard;
+use crate::snapshot::{Gpu, GpuUuid, Hold, Kind, Lookup, Process, Snapshot, Truth, User};
+use crate::units::{Bytes, Percent, Span};
+
+/// What a condition asked, and what it saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    pub fact: &'static str,
+    /// The value that was seen, as people write it; `unknown` where there was none.
+    pub value: String,
+    /// What the rule says about it, such as `> 40GiB`.
+    pub asked: String,
+    pub truth: Truth,
+}
+
+/// One process on one card, and whose it is.
+pub(super) struct Seen<'a> {
+    pub gpu: &'a Gpu,
+    pub hold: &'a Hold,
+    pub process: &'a Process,
+    /// `None` where nobody can be named.
+    user: Option<Cow<'a, User>>,
+}
+
+impl<'a> Seen<'a> {
+    pub fn new(now: &'a Snapshot, gpu: &'a Gpu, hold: &'a Hold, process: &'a Process) -> Self {
+        let unheard = |uid| User { uid, name: Lookup::Pending, groups: Lookup::Pending };
+        let user = process.uid.map(|uid| now.users.get(&uid).map_or_else(|| Cow::Owned(unheard(uid)), Cow::Borrowed));
+        Self { gpu, hold, process, user }
+    }
+
+    pub fn user(&self) -> Option<&User> {
+        self.user.as_deref()
+    }
+
+    pub fn person(&self) -> Option<Person> {
+        self.user().map(|user| Person { uid: user.uid, name: user.label() })
+    }
+
+    pub fn asker(&self, came: Option<Duration>) -> Asker<'_> {
+        Asker { user: self.user(), came }
+    }
+}
+
+/// A user with what he holds, on the node or on one card.
+pub(super) struct Holder<'a> {
+    pub user: Option<&'a User>,
+    /// The card, where the rule is about each.
+    pub gpu: Option<&'a Gpu>,
+    /// All that is certainly his.
+    pub holds: Vec<&'a Seen<'a>>,
+    /// Those of them that count.
+    pub counted: Vec<&'a Seen<'a>>,
+    /// There may be more than was counted.
+    pub open: bool,
+    pub footprint: Bytes,
+}
+
+/// The subject of a condition.
+pub(super) enum View<'a> {
+    Process(&'a Seen<'a>),
+    User(&'a Holder<'a>),
+    Gpu(&'a Gpu),
+}
+
+/// A number of which perhaps only a part is known. Absent parts can only add, so it can prove "more", never "less".
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Extent {
+    at_least: f64,
+    exact: bool,
+}
+
+impl Extent {
+    const UNKNOWN: Self = Self { at_least: 0.0, exact: false };
+
+    fn known(value: Option<f64>) -> Self {
+        value.map_or(Self::UNKNOWN, |value| Self { at_least: value, exact: true })
+    }
+
+    /// The sum or the greatest of parts, some of which may be unknown, and of others that may not even be listed.
+    fn fold(parts: impl Iterator<Item = Option<f64>>, open: bool, fold: fn(f64, f64) -> f64) -> Self {
+        parts.fold(Self { at_least: 0.0, exact: !open }, |so_far, part| match part {
+            Some(part) => Self { at_least: fold(so_far.at_least, part), ..so_far },
+            None => Self { exact: false, ..so_far },
+        })
+    }
+
+    fn compare(self, how: Comparison, limit: f64) -> Truth {
+        let Self { at_least, exact } = self;
+        let (proved, refuted) = match how {
+            Comparison::Above => (at_least > limit, exact),
+            Comparison::AtLeast => (at_least >= limit, exact),
+            Comparison::Below => (exact && at_least < limit, at_least >= limit),
+            Comparison::AtMost => (exact && at_least <= limit, at_least > limit),
+            Comparison::Equal => (exact && at_least == limit, exact || at_least > limit),
+        };
+        match (proved, refuted) {
+            (true, _) => Truth::True,
+            (false, true) => Truth::False,
+            (false, false) => Truth::Unknown,
+        }
+    }
+
+    fn show(self, quantity: impl Fn(f64) -> String) -> String {
+        match self {
+            Self { at_least, exact: true } => quantity(at_least),
+            Self { at_least, exact: false } if at_least > 0.0 => format!("at least {}", quantity(at_least)),
+            _ => unknown(),
+        }
+    }
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+/// What the condition comes to for the subject.
+pub(super) fn truth(condition: &Condition, view: &View, now: &Snapshot) -> Truth {
+    match condition {
+        Condition::Any(parts) => Truth::any(parts.iter().map(|part| truth(part, view, now))),
+        Condition::All(parts) => Truth::all(parts.iter().map(|part| truth(part, view, now))),
+        Condition::Not(part) => !truth(part, view, now),
+        leaf => look(leaf, view, now).truth,
+    }
+}
+
+/// What one condition that asks for a fact sees.
+pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
+    let (value, asked, truth) = match leaf {
+        Condition::Assigned(wanted) => {
+            let truth = view.right(*wanted, |seen| assigned(seen, now));
+            (as_fact(truth, *wanted), wanted.to_string(), truth)
+        }
+        Condition::AssignedToOther(ToOther::Now(wanted)) => {
+            let truth = view.right(*wanted, |seen| assigned_to_other(seen, now, Duration::ZERO));
+            (as_fact(truth, *wanted), wanted.to_string(), truth)
+        }
+        Condition::AssignedToOther(ToOther::Within(span)) => {
+            let truth = view.right(true, |seen| assigned_to_other(seen, now, span.0));
+            (as_fact(truth, true), format!("within {span}"), truth)
+        }
+        Condition::Memory(compare) => {
+            let memory = view.memory();
+            let limit = match compare.with {
+                MemoryAmount::Bytes(bytes) => Some(bytes.0 as f64),
+                MemoryAmount::Share(share) => view.memory_total().map(|total| total.0 as f64 * share.ratio()),
+            };
+            let truth = limit.map_or(Truth::Unknown, |limit| memory.compare(compare.how, limit));
+            (memory.show(|bytes| Bytes(bytes as u64).to_string()), compare.to_string(), truth)
+        }
+        Condition::Utilization(compare) => {
+            number(view.utilization(), compare, compare.with.0, |n| Percent(n).to_string())
+        }
+        Condition::Gpus(compare) => number(view.gpus(), compare, compare.with.0 as f64, |n| n.to_string()),
+        Condition::Processes(compare) => number(view.processes(), compare, compare.with.0 as f64, |n| n.to_string()),
+        Condition::Age(compare) => {
+            let age = Extent::known(view.age(now).map(|age| age.as_secs_f64()));
+            number(age, compare, compare.with.0.as_secs_f64(), |n| Span(Duration::from_secs(n as u64)).to_string())
+        }
+        Condition::User(words) => word(view.user_name(), words),
+        Condition::Group(words) => word(view.groups(), words),
+        Condition::Uid(words) => word(view.user().map(|user| vec![user.uid.to_string()]), words),
+        Condition::Command(words) => word(view.seen().map(|seen| vec![seen.process.command.clone()]), words),
+        Condition::Executable(words) => {
+            word(view.seen().and_then(|seen| seen.process.executable.clone()).map(|it| vec![it]), words)
+        }
+        Condition::GpuName(words) => {
+            word(view.card().and_then(|gpu| gpu.identity.model.clone()).map(|it| vec![it]), words)
+        }
+        Condition::Kind(kinds) => {
+            let kind = view.seen().map(|seen| seen.hold.kind);
+            let truth = kind
+                .map(|kind| kinds.0.iter().any(|asked| *asked == kind || (kind == Kind::Both && *asked != Kind::Both)));
+            let asked = kinds.0.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
+            (kind.map_or_else(unknown, |kind| kind.as_str().to_owned()), asked, Truth::from(truth))
+        }
+        Condition::Gpu(selectors) => {
+            let truth = view.card().map(|gpu| selectors.0.iter().any(|selector| selector.matches(gpu)));
+            let asked = selectors.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            (view.card().map_or_else(unknown, |gpu| gpu.index.to_string()), asked, Truth::from(truth))
+        }
+        Condition::Time(windows) => {
+            let truth = windows.0.iter().any(|window| window.contains(now.at.wall));
+            let asked = windows.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            (now.at.wall.to_string(), asked, Truth::from(truth))
+        }
+        Condition::Any(_) | Condition::All(_) | Condition::Not(_) => {
+            let truth = truth(leaf, view, now);
+            (truth.as_str().to_owned(), String::new(), truth)
+        }
+    };
+    Evidence { fact: leaf.fact(), value, asked, truth }
+}
+
+fn number<T: std::fmt::Display>(
+    value: Extent,
+    compare: &Compare<T>,
+    limit: f64,
+    show: impl Fn(f64) -> String,
+) -> (String, String, Truth) {
+    (value.show(show), compare.to_string(), value.compare(compare.how, limit))
+}
+
+/// Whether one of the values is as one of the words says. No values: the fact does not apply, and equals nothing.
+fn word(values: Option<Vec<String>>, words: &Words) -> (String, String, Truth) {
+    let asked = words.iter().collect::<Vec<_>>().join(", ");
+    match values {
+        None => (unknown(), asked, Truth::Unknown),
+        Some(values) => {
+            let fits = words.iter().any(|word| values.iter().any(|value| wildcard(word, value)));
+            (values.join(", "), asked, Truth::from(fits))
+        }
+    }
+}
+
+/// The fact behind a truth about "is it as wanted?".
+fn as_fact(truth: Truth, wanted: bool) -> String {
+    if wanted { truth } else { !truth }.as_str().to_owned()
+}
+
+fn assigned(seen: &Seen, now: &Snapshot) -> Truth {
+    now.assignments.assigned(seen.asker(Some(seen.hold.since)), &seen.gpu.uuid, now.at.wall)
+}
+
+/// Whether somebody else holds a right and the owner does not, at some time from now to `within` later.
+fn assigned_to_other(seen: &Seen, now: &Snapshot, within: Duration) -> Truth {
+    let asker = seen.asker(Some(seen.hold.since));
+    // Windows open on a minute, dated rights on a second of their own.
+    let minutes = (0..=within.as_secs() / 60).map(|minute| Duration::from_secs(minute * 60));
+    let end = now.at.wall + within;
+    let dated =
+        now.assignments.sources.iter().flat_map(|source| source.answer.iter().flat_map(|answer| &answer.rights));
+    let dated = dated.filter_map(|right| right.when.from).filter(|from| *from > now.at.wall && *from <= end);
+    let times = minutes.map(|later| now.at.wall + later).chain(dated).chain([end]);
+    Truth::any(times.map(|at| now.assignments.assigned_to_other(asker, &seen.gpu.uuid, at)))
+}
+
+impl<'a> View<'a> {
+    fn seen(&self) -> Option<&'a Seen<'a>> {
+        match self {
+            Self::Process(seen) => Some(seen),
+            Self::User(_) | Self::Gpu(_) => None,
+        }
+    }
+
+    fn card(&self) -> Option<&'a Gpu> {
+        match self {
+            Self::Process(seen) => Some(seen.gpu),
+            Self::User(holder) => holder.gpu,
+            Self::Gpu(gpu) => Some(gpu),
+        }
+    }
+
+    fn user(&self) -> Option<&User> {
+        match self {
+            Self::Process(seen) => seen.user(),
+            Self::User(holder) => holder.user,
+            Self::Gpu(_) => None,
+        }
+    }
+
+    /// Of several processes, whether it is so of one.
+    fn right(&self, wanted: bool, of: impl Fn(&Seen) -> Truth) -> Truth {
+        let as_wanted = |seen: &Seen| if wanted { of(seen) } else { !of(seen) };
+        match self {
+            Self::Process(seen) => as_wanted(seen),
+            Self::User(holder) => Truth::any(holder.holds.iter().map(|seen| as_wanted(seen))),
+            Self::Gpu(_) => Truth::Unknown,
+        }
+    }
+
+    fn memory(&self) -> Extent {
+        let bytes = |bytes: Bytes| bytes.0 as f64;
+        match self {
+            Self::Process(seen) => Extent::known(seen.hold.memory.map(bytes)),
+            Self::User(holder) => {
+                Extent::fold(holder.counted.iter().map(|seen| seen.hold.memory.map(bytes)), holder.open, |sum, part| {
+                    sum + part
+                })
+            }
+            Self::Gpu(gpu) => {
+                Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.memory.used).map(bytes))
+            }
+        }
+    }
+
+    /// The total of one card; of several, if all have the same.
+    fn memory_total(&self) -> Option<Bytes> {
+        let total = |gpu: &Gpu| gpu.readings.as_ref().ok().and_then(|readings| readings.memory.total);
+        match (self, self.card()) {
+            (_, Some(gpu)) => total(gpu),
+            (Self::User(holder), None) => {
+                let totals: BTreeSet<Option<Bytes>> = holder.holds.iter().map(|seen| total(seen.gpu)).collect();
+                if totals.len() == 1 { totals.into_iter().next().flatten() } else { None }
+            }
+            (Self::Process(_) | Self::Gpu(_), None) => None,
+        }
+    }
+
+    fn utilization(&self) -> Extent {
+        let percent = |percent: Percent| percent.0;
+        match self {
+            Self::Process(seen) => Extent::known(seen.hold.utilization.map(percent)),
+            Self::User(holder) => Extent::fold(
+                holder.counted.iter().map(|seen| seen.hold.utilization.map(percent)),
+                holder.open,
+                f64::max,
+            ),
+            Self::Gpu(gpu) => {
+                Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.utilization).map(percent))
+            }
+        }
+    }
+
+    /// Cards on which the user has more than the footprint.
+    fn gpus(&self) -> Extent {
+        let Self::User(holder) = self else { return Extent::UNKNOWN };
+        let mut cards: BTreeMap<&GpuUuid, Vec<Option<f64>>> = BTreeMap::new();
+        for seen in &holder.counted {
+            cards.entry(&seen.gpu.uuid).or_default().push(seen.hold.memory.map(|bytes| bytes.0 as f64));
+        }
+        let above = cards.values().map(|parts| {
+            let held = Extent::fold(parts.iter().copied(), false, |sum, part| sum + part);
+            match held.compare(Comparison::Above, holder.footprint.0 as f64) {
+                Truth::True => Some(1.0),
+                Truth::False => Some(0.0),
+                Truth::Unknown => None,
+            }
+        });
+        Extent::fold(above, holder.open, |sum, part| sum + part)
+    }
+
+    fn processes(&self) -> Extent {
+        match self {
+            Self::Process(_) => Extent::UNKNOWN,
+            Self::User(holder) => {
+                let count = holder.counted.iter().map(|seen| seen.process.id).collect::<BTreeSet<_>>().len();
+                Extent { at_least: count as f64, exact: !holder.open }
+            }
+            Self::Gpu(gpu) => Extent::known(gpu.holds.as_ref().ok().map(|holds| holds.len() as f64)),
+        }
+    }
+
+    fn age(&self, now: &Snapshot) -> Option<Duration> {
+        self.seen().map(|seen| now.at.boot.saturating_sub(seen.process.id.start()))
+    }
+
+    /// The name, or the uid in digits where the directory has none.
+    fn user_name(&self) -> Option<Vec<String>> {
+        let user = self.user()?;
+        match &user.name {
+            Lookup::Known(name) => Some(vec![name.clone()]),
+            Lookup::Absent => Some(vec![user.uid.to_string()]),
+            Lookup::Pending => None,
+        }
+    }
+
+    fn groups(&self) -> Option<Vec<String>> {
+        match &self.user()?.groups {
+            Lookup::Known(groups) => Some(groups.iter().map(|group| group.name.clone()).collect()),
+            Lookup::Absent => Some(Vec::new()),
+            Lookup::Pending => None,
+        }
+    }
+}

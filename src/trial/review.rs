@@ -1,0 +1,171 @@
+//! What a rule test must not say: names that nothing bears, pids that two hold at once, moments after its end.
+
+use std::time::Duration;
+
+use super::cast::Cast;
+use super::node;
+use super::script::{Actor, Expect, Script};
+use super::{Complaint, Step, steps};
+use crate::policy::Rules;
+use crate::source::assignment::entry::To;
+use crate::units::Span;
+
+/// More cycles take minutes, and nobody means them.
+const MOST_CYCLES: u128 = 10_000_000;
+
+/// No host has more cards.
+const MOST_GPUS: u32 = 64;
+
+pub fn complaints(script: &Script, rules: &Rules, cast: &Cast) -> Vec<Complaint> {
+    let mut review = Review { script, cast, end: super::end(script), complaints: Vec::new() };
+    review.bounds();
+    if review.complaints.is_empty() {
+        script.processes.iter().enumerate().for_each(|(number, actor)| review.process(number, actor));
+        review.assignments();
+        review.faults();
+        script.expect.iter().enumerate().for_each(|(number, expect)| review.expect(number, expect, rules));
+    }
+    review.complaints
+}
+
+struct Review<'a> {
+    script: &'a Script,
+    cast: &'a Cast,
+    end: Duration,
+    complaints: Vec<Complaint>,
+}
+
+impl Review<'_> {
+    fn complain(&mut self, at: Vec<Step>, what: impl Into<String>) {
+        self.complaints.push(Complaint { at, what: what.into() });
+    }
+
+    fn bounds(&mut self) {
+        let interval = self.script.interval.0;
+        if interval.is_zero() {
+            self.complain(steps!["interval"], "no time, expected an interval such as 5s");
+        } else if self.end.as_nanos() / interval.as_nanos() > MOST_CYCLES {
+            let last = if self.script.until.is_some() { "until" } else { "interval" };
+            self.complain(steps![last], "too many cycles, expected a shorter test or a longer `interval`");
+        }
+        if !(1..=MOST_GPUS).contains(&self.script.gpus.count) {
+            self.complain(steps!["gpus", "count"], format!("expected 1 to {MOST_GPUS} GPUs"));
+        }
+        if self.script.until.is_none() && self.script.expect.iter().all(|expect| expect.at.is_none()) {
+            self.complain(steps!["expect"], "nothing says when the test ends, expected `until:` or an item with `at`");
+        }
+    }
+
+    fn process(&mut self, number: usize, actor: &Actor) {
+        let at = |key: &str| steps!["processes", number, key];
+        if actor.pid <= 0 {
+            self.complain(at("pid"), "expected a pid above 0");
+        }
+        if actor.until.is_some_and(|until| until <= actor.from) {
+            self.complain(at("until"), "not after its `from`");
+        }
+        let count = self.script.gpus.count;
+        if let Some(index) = actor.gpu.values().flat_map(|indexes| &indexes.0).find(|index| **index >= count) {
+            self.complain(at("gpu"), no_gpu(*index, count));
+        }
+        self.not_late(at("from"), actor.from.0);
+        self.not_late(at("gpu"), actor.gpu.last_change());
+        self.not_late(at("memory"), actor.memory.last_change());
+        self.not_late(at("utilization"), actor.utilization.last_change());
+        if let Some(other) = self.script.processes[..number].iter().find(|other| collide(other, actor)) {
+            let what = format!(
+                "pid {} is held by another process from {}; a process on several cards has the same `from`, `until` and owner in each entry",
+                other.pid, other.from
+            );
+            self.complain(at("pid"), what);
+        }
+    }
+
+    fn assignments(&mut self) {
+        let Some(assignments) = &self.script.assignments else { return };
+        self.not_late(steps!["assignments"], assignments.last_change());
+        let cards = node::cards(&self.script.gpus);
+        for entry in assignments.values().flatten() {
+            if let To::Group(group) = &entry.to
+                && !self.cast.has_group(group)
+            {
+                self.complain(steps!["assignments"], format!("group `{group}` is not among `groups`"));
+            }
+            if let Some(selector) = entry.gpus.iter().find(|gpu| !cards.iter().any(|card| gpu.matches(card))) {
+                self.complain(steps!["assignments"], format!("`{selector}` names no GPU of this test"));
+            }
+        }
+    }
+
+    fn faults(&mut self) {
+        for (source, periods) in &self.script.silent {
+            self.not_late(steps!["silent", source.as_str()], periods.last_start());
+        }
+        for (name, periods) in &self.script.undelivered {
+            let at = steps!["undelivered", name.as_str()];
+            if self.cast.uid(name).is_none() {
+                self.complain(at.clone(), nobody(name));
+            }
+            self.not_late(at, periods.last_start());
+        }
+        for (number, restart) in self.script.restart.iter().enumerate() {
+            self.not_late(steps!["restart", number], restart.0);
+        }
+        self.not_late(steps!["mode"], self.script.mode.last_change());
+    }
+
+    /// What lies after the end would be written in vain.
+    fn not_late(&mut self, at: Vec<Step>, time: Duration) {
+        if time > self.end {
+            let (time, end) = (Span(time), Span(self.end));
+            self.complain(at, format!("{time} is after the end of the test at {end}, expected a later `until`"));
+        }
+    }
+
+    fn expect(&mut self, number: usize, expect: &Expect, rules: &Rules) {
+        let at = |key: &str| steps!["expect", number, key];
+        let whole = steps!["expect", number];
+        if let Some(nothing_else) = expect.nothing_else {
+            if !nothing_else || *expect != (Expect { nothing_else: Some(true), ..Expect::default() }) {
+                self.complain(whole, "expected `nothing_else: true` alone");
+            }
+            return;
+        }
+        let (Some(time), Some(rule), Some(_)) = (expect.at, &expect.rule, expect.does) else {
+            return self.complain(whole, "expected `at`, `rule` and `does`, or `nothing_else: true`");
+        };
+        if expect.pid.is_none() && expect.user.is_none() && expect.gpu.is_none() {
+            self.complain(whole, "nobody is named, expected `pid`, `user` or `gpu`");
+        }
+        self.not_late(at("at"), time.0);
+        if !rules.rules.iter().any(|known| known.name == *rule) {
+            let known: Vec<&str> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+            self.complain(at("rule"), format!("no rule `{rule}`, expected one of {}", known.join(", ")));
+        }
+        if let Some(pid) = expect.pid.filter(|pid| !self.script.processes.iter().any(|actor| actor.pid == *pid)) {
+            self.complain(at("pid"), format!("no process has pid {pid}"));
+        }
+        if let Some(name) = expect.user.as_deref().filter(|name| self.cast.uid(name).is_none()) {
+            self.complain(at("user"), nobody(name));
+        }
+        if let Some(index) = expect.gpu.filter(|index| *index >= self.script.gpus.count) {
+            self.complain(at("gpu"), no_gpu(index, self.script.gpus.count));
+        }
+    }
+}
+
+/// Whether two entries cannot both be true: one pid at one time, and not the same process.
+fn collide(one: &Actor, other: &Actor) -> bool {
+    let ended = |actor: &Actor, at: Span| actor.until.is_some_and(|until| until <= at);
+    let same = (one.from, one.until, &one.user, one.uid, &one.command, &one.executable, one.confidence, one.protection)
+        == (other.from, other.until, &other.user, other.uid, &other.command, &other.executable, other.confidence, other.protection);
+    one.pid == other.pid && !same && !ended(one, other.from) && !ended(other, one.from)
+}
+
+fn nobody(name: &str) -> String {
+    format!("nobody in this test is called `{name}`")
+}
+
+fn no_gpu(index: u32, count: u32) -> String {
+    format!("no GPU {index}, expected 0 to {}", count - 1)
+}
