@@ -29,7 +29,6 @@ pub struct Limits {
     pub start_delay: Duration,
 }
 
-#[cfg(test)]
 impl Default for Limits {
     fn default() -> Self {
         Self {
