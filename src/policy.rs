@@ -21,7 +21,7 @@ mod judge;
 mod ladder;
 mod conflict;
 #[cfg(test)]
-mod forged;
+pub mod forged;
 #[cfg(test)]
 mod tests;
 
