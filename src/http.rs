@@ -164,7 +164,7 @@ impl Service {
         let published = self.published.borrow().clone();
         match path {
             "/metrics" => answer::with_type(answer::METRICS, published.page.clone()),
-            "/" => answer::html(page::render(published.cycle.as_deref())),
+            "/" => answer::html(page::render(published.cycle.as_deref().map(view::View::of).as_ref())),
             "/-/healthy" => answer::text(StatusCode::OK, "gpuwarden is healthy.\n"),
             "/-/ready" => match ready(published.cycle.as_deref(), listen::boot_time()) {
                 Ok(()) => answer::text(StatusCode::OK, "gpuwarden is ready.\n"),

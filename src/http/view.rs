@@ -236,6 +236,24 @@ impl CardRight {
     }
 }
 
+impl CardRight {
+    /// Whom it names, as rules of rights are written.
+    pub fn name(&self) -> String {
+        match (&self.user, &self.group) {
+            (Some(user), _) => user.clone(),
+            (None, Some(group)) => format!("group {group}"),
+            (None, None) => "everyone".to_owned(),
+        }
+    }
+}
+
+/// Whether a character could make text on a screen say what it does not: control characters, line separators, and those
+/// that turn the direction of writing.
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
+}
+
 fn violations(cycle: &Cycle) -> Vec<Violation> {
     let judged = cycle.judgements.iter().filter(|judgement| !judgement.exempt);
     let broken = judged.filter(|judgement| cycle.standing(judgement).is_violation());
