@@ -22,6 +22,7 @@ use crate::cycle::{Build, Cycle};
 use crate::export;
 
 mod answer;
+pub mod client;
 mod listen;
 mod page;
 pub mod view;

@@ -6,5 +6,6 @@ mod policy;
 mod cycle;
 mod export;
 mod http;
+mod status;
 
 fn main() {}
