@@ -11,6 +11,9 @@ use crate::policy::{ChannelName, Deed, Done, EpisodeKey, Guard, Judgement, Outco
 use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
 
+#[cfg(test)]
+mod tests;
+
 /// The counters of a user stay this long after he last held a card.
 const USERS_STAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cycle::usage::{Part, parts_on, usages_of};
+use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
 use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Rule, Subject};
