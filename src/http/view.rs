@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cycle::usage::{Part, parts_on, usages_of};
+use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
 use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Rule, Subject};
@@ -234,6 +234,24 @@ impl CardRight {
         };
         Some(Self { source: source.as_str().to_owned(), user, group, until: right.when.until })
     }
+}
+
+impl CardRight {
+    /// Whom it names, as rules of rights are written.
+    pub fn name(&self) -> String {
+        match (&self.user, &self.group) {
+            (Some(user), _) => user.clone(),
+            (None, Some(group)) => format!("group {group}"),
+            (None, None) => "everyone".to_owned(),
+        }
+    }
+}
+
+/// Whether a character could make text on a screen say what it does not: control characters, line separators, and those
+/// that turn the direction of writing.
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
 }
 
 fn violations(cycle: &Cycle) -> Vec<Violation> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Severity, Subject, Target, Verdict};
+use super::{Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Subject, Target, Verdict};
 use crate::snapshot::{Assignments, Confidence, Driver, GpuUuid, Moment, ProcessId, Snapshot};
 use crate::units::Uid;
 
@@ -16,7 +16,6 @@ impl Verdict {
         Self {
             key: EpisodeKey { rule, subject: Subject::User { uid, gpu: None } },
             description: "Use only the GPUs that are assigned to you.".into(),
-            severity: Severity::Warning,
             mode,
             rung: 0,
             deed,
