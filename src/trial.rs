@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::config::{self, Diagnostic, yaml};
-use crate::policy::check::{Complaint, Step, steps};
+use crate::policy::check::{Complaint, steps};
 use crate::policy::{Mode, Rule, RuleName, Rules};
 use crate::snapshot::Confidence;
 use crate::units::Uid;
@@ -116,7 +116,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<Trial>, Vec<Diagnostic>> {
     if !diagnostics.is_empty() {
         return Err(yaml::sorted(diagnostics));
     }
-    if trials.is_empty() { Err(vec![Diagnostic::of_file(path, "an empty file, expected a rule test")]) } else { Ok(trials) }
+    if trials.is_empty() {
+        Err(vec![Diagnostic::of_file(path, "an empty file, expected a rule test")])
+    } else {
+        Ok(trials)
+    }
 }
 
 /// One of the documents in a file, behind as many empty lines as stand before it, so that places stay what they are.
@@ -182,7 +186,8 @@ fn rules(
 impl Trial {
     /// Of a script about which there is no complaint.
     fn new(title: String, script: Script, rules: Rules, cast: Cast) -> Self {
-        let expected = script.expect.iter().filter_map(|expect| expectation(expect, script.interval.0, &cast)).collect();
+        let expected =
+            script.expect.iter().filter_map(|expect| expectation(expect, script.interval.0, &cast)).collect();
         let nothing_else = script.expect.iter().any(|expect| expect.nothing_else == Some(true));
         let end = end(&script);
         Self { title, script, rules, cast, expected, nothing_else, end }

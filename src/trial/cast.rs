@@ -86,7 +86,8 @@ fn given_uids(script: &Script) -> Result<BTreeMap<String, Uid>, Complaint> {
         let before = given.insert(name.clone(), uid);
         let namesake = given.iter().find(|(other, taken)| *other != name && **taken == uid);
         if before.is_some_and(|before| before != uid) || namesake.is_some() {
-            let what = format!("`{name}` has uid {uid} here and another elsewhere, or shares it, expected one for each");
+            let what =
+                format!("`{name}` has uid {uid} here and another elsewhere, or shares it, expected one for each");
             return Err(Complaint { at: steps!["processes", number, "uid"], what });
         }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::Trial;
 use super::node::Node;
 use crate::policy::{
-    self, Card, Deed, Done, EpisodeKey, Guard, Judgement, Mode, Outcome, Person, RuleName, Signal, State, Subject, Verdict,
+    self, Card, Deed, Done, EpisodeKey, Guard, Judgement, Mode, Outcome, Person, RuleName, Signal, State, Subject,
+    Verdict,
 };
 use crate::snapshot::{ProcessId, Truth};
 
@@ -43,7 +44,13 @@ pub struct Sight {
 }
 
 pub fn run(trial: &Trial) -> Course {
-    let mut run = Run { trial, node: Node::new(trial), state: State::default(), seen: BTreeMap::new(), course: Course::default() };
+    let mut run = Run {
+        trial,
+        node: Node::new(trial),
+        state: State::default(),
+        seen: BTreeMap::new(),
+        course: Course::default(),
+    };
     let interval = trial.script.interval.0;
     let mut time = Duration::ZERO;
     while time <= trial.end {
@@ -89,9 +96,9 @@ impl Run<'_> {
 
     fn notice(&mut self, time: Duration, judgements: &[Judgement]) {
         for judgement in judgements {
-            let sight = Sight::of(judgement, time);
-            let before = self.seen.insert(judgement.key.clone(), sight.clone());
-            if before.is_none_or(|before| before.truth != sight.truth) {
+            if self.seen.get(&judgement.key).is_none_or(|before| before.truth != Some(judgement.truth)) {
+                let sight = Sight::of(judgement, time);
+                self.seen.insert(judgement.key.clone(), sight.clone());
                 self.course.sights.push(sight);
             }
         }
@@ -174,7 +181,8 @@ impl Event {
             Deed::Warn { to, .. } | Deed::Inform { to, .. } | Deed::AllClear { to, .. } => to.clone(),
             Deed::Alert { .. } | Deed::Signal(_) => outcome.owner.iter().cloned().collect(),
         };
-        let concerned = verdict.targets().iter().filter(|target| outcome.target.is_none_or(|hit| hit == target.process));
+        let concerned =
+            verdict.targets().iter().filter(|target| outcome.target.is_none_or(|hit| hit == target.process));
         let mut pids: Vec<i32> = concerned.clone().map(|target| target.process.pid).collect();
         if let (true, Subject::Process { id, .. }) = (pids.is_empty(), &verdict.key().subject) {
             pids.push(id.pid);
@@ -193,7 +201,8 @@ impl Event {
 
 impl Sight {
     fn of(judgement: &Judgement, at: Duration) -> Self {
-        let seen = judgement.evidence.iter().map(|part| format!("{}: {} ({})", part.fact, part.value, part.truth.as_str()));
+        let seen =
+            judgement.evidence.iter().map(|part| format!("{}: {} ({})", part.fact, part.value, part.truth.as_str()));
         let pid = match &judgement.key.subject {
             Subject::Process { id, .. } => Some(format!("pid {}", id.pid)),
             Subject::User { .. } | Subject::Gpu { .. } => None,

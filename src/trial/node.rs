@@ -55,7 +55,8 @@ impl<'a> Node<'a> {
     /// What a cycle sees at that time of the test.
     pub fn observe(&mut self, time: Duration) -> Snapshot {
         let at = self.moment(time);
-        let actors: Vec<&Actor> = self.trial.script.processes.iter().filter(|actor| self.is_there(actor, time)).collect();
+        let actors: Vec<&Actor> =
+            self.trial.script.processes.iter().filter(|actor| self.is_there(actor, time)).collect();
         self.remember(&actors, time, at.boot);
         let nvml = self.silence(Source::Nvml, time);
         let processes = actors.iter().filter(|_| nvml.is_none() && !self.is_silent(Source::Procfs, time));
@@ -114,7 +115,10 @@ impl<'a> Node<'a> {
         let given = self.trial.script.gpus.utilization.as_ref().map(|timed| timed.at(time).0);
         let readings = Readings {
             utilization: given.unwrap_or_else(|| busiest(&holds)),
-            memory: Memory { used: together(&holds), ..card.readings.as_ref().map(|readings| readings.memory).unwrap_or_default() },
+            memory: Memory {
+                used: together(&holds),
+                ..card.readings.as_ref().map(|readings| readings.memory).unwrap_or_default()
+            },
             ..Readings::default()
         };
         Gpu { readings: Ok(readings), holds: Ok(holds), ..card.clone() }

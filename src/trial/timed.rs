@@ -30,13 +30,13 @@ impl<T> Timed<T> {
         self.changes.iter().map(|(_, value)| value)
     }
 
-    pub fn last_change(&self) -> Duration {
-        self.changes[self.changes.len() - 1].0
+    /// Each value with the moment from which it holds.
+    pub fn changes(&self) -> &[(Duration, T)] {
+        &self.changes
     }
 
-    pub fn try_map<U, E>(self, mut to: impl FnMut(T) -> Result<U, E>) -> Result<Timed<U>, E> {
-        let changes = self.changes.into_iter().map(|(from, value)| Ok((from, to(value)?)));
-        Ok(Timed { changes: changes.collect::<Result<_, E>>()? })
+    pub fn last_change(&self) -> Duration {
+        self.changes[self.changes.len() - 1].0
     }
 }
 
@@ -72,15 +72,24 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for TimedVisitor<T> {
         while let Some(Span(from)) = map.next_key()? {
             match changes.last() {
                 None if from > Duration::ZERO => {
-                    return Err(A::Error::custom("nothing is said of the beginning, expected `0s` as the first moment"));
+                    return Err(A::Error::custom(
+                        "nothing is said of the beginning, expected `0s` as the first moment",
+                    ));
                 }
                 Some((before, _)) if from <= *before => {
-                    return Err(A::Error::custom(format_args!("`{}` is out of order, expected moments that ascend", Span(from))));
+                    return Err(A::Error::custom(format_args!(
+                        "`{}` is out of order, expected moments that ascend",
+                        Span(from)
+                    )));
                 }
                 _ => changes.push((from, map.next_value()?)),
             }
         }
-        if changes.is_empty() { Err(A::Error::custom("an empty map, expected {0s: …}")) } else { Ok(Timed { changes }) }
+        if changes.is_empty() {
+            Err(A::Error::custom("an empty map, expected {0s: …}"))
+        } else {
+            Ok(Timed { changes })
+        }
     }
 }
 
@@ -124,7 +133,7 @@ impl<'de> Deserialize<'de> for Periods {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let moments: Vec<Duration> = Vec::<Span>::deserialize(deserializer)?.into_iter().map(|span| span.0).collect();
         if moments.is_empty() || !moments.is_sorted_by(|one, next| one < next) {
-            return Err(D::Error::custom("expected moments that ascend, from and until in turn, such as [5m, 10m]"));
+            return Err(D::Error::custom("moments out of order, expected from and until in turn, such as [5m, 10m]"));
         }
         Ok(Self(moments))
     }

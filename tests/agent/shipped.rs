@@ -95,7 +95,8 @@ fn the_examples_of_the_guide_are_in_order_and_its_test_passes() {
         format!("example-{number}.{kind}yaml")
     };
     let blocks = yaml_blocks(&page).into_iter().enumerate();
-    let (_folder, files) = folder_with(&blocks.map(|(number, text)| (name(number, text), text.to_owned())).collect::<Vec<_>>());
+    let (_folder, files) =
+        folder_with(&blocks.map(|(number, text)| (name(number, text), text.to_owned())).collect::<Vec<_>>());
     expect_success(&gpuwarden("check", &files));
     let tests: Vec<PathBuf> = files.into_iter().filter(|file| is_test(file)).collect();
     assert!(!tests.is_empty());
@@ -117,7 +118,8 @@ fn rule_asking(number: usize, fact: &str, of: &str) -> String {
 #[test]
 fn every_fact_of_the_guide_can_be_asked_of_whom_it_says() {
     let page = read("docs/rules.md");
-    let table = page.split("## What can be asked").nth(1).unwrap().split("\n\n").find(|part| part.starts_with('|')).unwrap();
+    let table =
+        page.split("## What can be asked").nth(1).unwrap().split("\n\n").find(|part| part.starts_with('|')).unwrap();
     let mut files = Vec::new();
     for row in table.lines().skip(2) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -189,12 +191,15 @@ fn every_expression_of_a_dashboard_is_promql() {
         let rules: String = expressions(&dashboard, "host:9845")
             .iter()
             .enumerate()
-            .map(|(number, (_, expr))| format!("  - {{record: \"panel:{number}\", expr: {}}}\n", Value::from(expr.as_str())))
+            .map(|(number, (_, expr))| {
+                format!("  - {{record: \"panel:{number}\", expr: {}}}\n", Value::from(expr.as_str()))
+            })
             .collect();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("panels.yaml");
         fs::write(&path, format!("groups:\n- name: panels\n  rules:\n{rules}")).unwrap();
-        let output = Command::new("promtool").args(["check", "rules"]).arg(&path).output().expect("promtool is installed");
+        let output =
+            Command::new("promtool").args(["check", "rules"]).arg(&path).output().expect("promtool is installed");
         println!("{}", file.display());
         expect_success(&output);
     }
@@ -295,7 +300,15 @@ fn the_unit_agrees_with_what_the_agent_tells_systemd() {
     let stays_down = lines.iter().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
     assert!(stays_down.split(' ').any(|code| code == "78"));
     // Each would blind it; ProtectClock= forbids all devices but the clock.
-    for key in ["ProtectProc=", "ProcSubset=", "PrivateDevices=", "PrivateUsers=", "DevicePolicy=", "DeviceAllow=", "ProtectClock="] {
+    for key in [
+        "ProtectProc=",
+        "ProcSubset=",
+        "PrivateDevices=",
+        "PrivateUsers=",
+        "DevicePolicy=",
+        "DeviceAllow=",
+        "ProtectClock=",
+    ] {
         assert!(!lines.iter().any(|line| line.starts_with(key)), "{key}");
     }
 }
