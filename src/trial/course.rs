@@ -37,7 +37,7 @@ pub struct Sight {
     pub at: Duration,
     pub rule: RuleName,
     pub subject: String,
-    /// `None` once the subject is gone.
+    /// `None` while the subject is not seen.
     pub truth: Option<Truth>,
     /// What it was judged by.
     pub evidence: String,

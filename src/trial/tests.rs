@@ -92,7 +92,7 @@ expect:
                     .    2m10s  too-much  TERM pid 7, bob, GPU 0 (refused: confidence, last at 13m)
                     -       3m  too-much  TERM pid 7
                     .       5m  too-much  pid 8, eve, GPU 1: false; memory: 1GiB (false)
-                    .       6m  too-much  pid 8, eve, GPU 1: gone
+                    .       6m  too-much  pid 8, eve, GPU 1: not seen
         "#]],
     );
 }
