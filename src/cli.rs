@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::check::DEFAULT_FILE;
+use crate::control::Reset;
 use crate::units::{Malformed, Span};
 
 /// Sees who holds which GPU of this host, knows who may, judges the difference by rules, and acts on it.
@@ -37,7 +38,12 @@ pub enum Command {
     /// Who holds what, who may, and what is pending, of the running agent
     Status(Status),
     /// From now on the indexes mean the cards of now; a blown fuse is whole again
-    Reset { what: Reset },
+    Reset {
+        what: Reset,
+        /// The configuration of the agent, which names its state directory
+        #[arg(long = "config.file", value_name = "FILE", default_value = DEFAULT_FILE)]
+        config_file: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -114,14 +120,6 @@ pub enum Output {
     Json,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Reset {
-    /// The cards that indexes in the configuration mean
-    Pins,
-    /// Blown fuses
-    Fuses,
-}
-
 const DEFAULT_ADDRESS: &str = "127.0.0.1:9845";
 
 /// `127.0.0.1:9845`, `[::]:9845`, and `:9845` for every address of the host, as exporters take it.
@@ -177,7 +175,7 @@ mod tests {
         assert_eq!(demo.length, Some(Duration::from_secs(90)));
         let Ok(Command::Check { files }) = read("gpuwarden check") else { panic!() };
         assert!(files.is_empty());
-        assert!(matches!(read("gpuwarden reset fuses"), Ok(Command::Reset { what: Reset::Fuses })));
+        assert!(matches!(read("gpuwarden reset fuses"), Ok(Command::Reset { what: Reset::Fuses, .. })));
         assert!(matches!(
             read("gpuwarden status --watch -o json"),
             Ok(Command::Status(Status { watch: true, output: Output::Json, .. }))

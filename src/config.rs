@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::enforce::Limits;
 use crate::policy::check::{self as rule_check, Complaint, steps};
 use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules};
 use crate::source::assignment::entry::Entry;
@@ -60,37 +61,32 @@ pub struct Assignments {
     pub files: Option<Vec<String>>,
 }
 
-/// The fuses.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Limits {
+/// The fuses, as they are written.
+#[derive(Deserialize)]
+#[serde(remote = "Limits", deny_unknown_fields, default = "Limits::default")]
+struct WrittenLimits {
     /// At least 1.
     #[serde(deserialize_with = "bounded::<Positive, _, _>")]
-    pub acts_per_cycle: u32,
+    acts_per_cycle: u32,
     /// At least 1.
     #[serde(deserialize_with = "bounded::<Positive, _, _>")]
-    pub acts_per_hour: u32,
+    acts_per_hour: u32,
     /// Above 0%, at most 100%.
     #[serde(deserialize_with = "bounded::<Share, _, _>")]
-    pub share_of_workloads: Percent,
-    /// No process of a lower uid is ever hit, unless it runs in a container.
+    share_of_workloads: Percent,
     #[serde(deserialize_with = "bounded::<MinUid, _, _>")]
-    pub min_uid: Uid,
+    min_uid: Uid,
     #[serde(deserialize_with = "bounded::<StartDelay, _, _>")]
-    pub start_delay: Duration,
+    start_delay: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            acts_per_cycle: 3,
-            acts_per_hour: 20,
-            share_of_workloads: Percent(25.0),
-            min_uid: Uid(1000),
-            start_delay: Duration::from_secs(60),
-        }
-    }
-}
+/// So that the place of an error in `limits` can be sought.
+#[derive(Deserialize)]
+struct LimitsPart(
+    #[serde(with = "WrittenLimits")]
+    #[expect(dead_code, reason = "only whether it can be read matters")]
+    Limits,
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -118,6 +114,7 @@ struct Settings {
     footprint: Bytes,
     assignments: Assignments,
     exempt: Vec<Exemption>,
+    #[serde(with = "WrittenLimits")]
     limits: Limits,
     metrics: MetricsSettings,
 }
@@ -150,7 +147,7 @@ impl Settings {
             Part::of::<Assignments>(steps!["assignments"]),
             Part::of_items::<Entry>(steps!["assignments", "fixed"]),
             Part::of_items::<Exemption>(steps!["exempt"]),
-            Part::of::<Limits>(steps!["limits"]),
+            Part::of::<LimitsPart>(steps!["limits"]),
             Part::of::<Positive>(steps!["limits", "acts_per_cycle"]),
             Part::of::<Positive>(steps!["limits", "acts_per_hour"]),
             Part::of::<Share>(steps!["limits", "share_of_workloads"]),

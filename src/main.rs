@@ -1,26 +1,132 @@
+//! gpuwarden: who holds which GPU of this host, who may, and what is done about the difference.
+//!
+//! A cycle sees the node as a value, decides by a function, acts through one door, and publishes what it saw, decided and
+//! did. The modules below stand in reading order; each knows only those before it (a test holds that true):
+//!
+//! * [`units`], [`schedule`], [`snapshot`]: quantities, windows of the week, the node at one moment. Plain values.
+//! * [`policy`]: `step` and `settle`, pure functions over these; the only maker of verdicts.
+//! * [`source`]: NVML, `/proc`, the directory and the lists of rights become a snapshot. The only reader of the clock.
+//! * [`state`], [`audit`], [`notify`]: ladders on disk, the record of acts, messages to people.
+//! * [`enforce`]: verdicts become outcomes. The only one that signals.
+//! * [`config`]: gpuwarden.yaml and rule files become values that cannot be wrong.
+//! * [`cycle`], [`export`], [`http`]: one turn and the running tallies, as Prometheus families, as pages.
+//! * [`control`], [`trial`], [`status`], [`demo`]: what the commands `reset`, `test`, `status` and `demo` do.
+//! * [`agent`]: the loop. It puts the parts together for `serve`.
+
 mod units;
 mod schedule;
 mod snapshot;
-mod source;
 mod policy;
+mod source;
+mod state;
+mod audit;
+mod notify;
+mod enforce;
 mod config;
+mod cycle;
+mod export;
+mod http;
+mod control;
 mod trial;
 mod cli;
+mod agent;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
-fn main() -> std::process::ExitCode {
+use cli::{Command, LogFormat, LogLevel};
+use config::{Diagnostic, check::Names};
+
+/// EX_CONFIG of sysexits.h: the unit file tells systemd not to try again.
+const BAD_CONFIGURATION: u8 = 78;
+
+fn main() -> ExitCode {
     match cli::Cli::parse().command {
-        cli::Command::Check { files } => {
-            let fine =
-                config::check::run(&files, &config::check::Names::UNASKED, trial::errors, &mut std::io::stdout());
-            match fine {
-                Ok(true) => std::process::ExitCode::SUCCESS,
-                Ok(false) => std::process::ExitCode::from(78),
-                Err(_) => std::process::ExitCode::FAILURE,
-            }
-        }
-        cli::Command::Test { files } => trial::run(&files),
-        _ => std::process::ExitCode::FAILURE,
+        Command::Serve(options) => serve(&options),
+        Command::Check { files } => check(&files),
+        Command::Test { files } => trial::run(&files),
+        Command::Reset { what, config_file } => reset(what, &config_file),
+        Command::Demo(_) | Command::Status(_) => ExitCode::FAILURE,
     }
+}
+
+fn serve(options: &cli::Serve) -> ExitCode {
+    log(options.log);
+    end_on_panic();
+    match agent::serve(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(agent::Error::Config(errors)) => bad_configuration(&errors),
+        Err(error) => failed(&error),
+    }
+}
+
+fn check(files: &[PathBuf]) -> ExitCode {
+    let known = match source::names::Known::ask(None) {
+        Ok(known) => known,
+        Err(error) => return failed(&error),
+    };
+    let names = Names {
+        user: &|name| known.user(name),
+        group: &|name| known.group(name),
+        gpu: &|selector| known.gpu(selector),
+    };
+    match config::check::run(files, &names, trial::errors, &mut io::stdout()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(BAD_CONFIGURATION),
+        Err(error) => failed(&error),
+    }
+}
+
+fn reset(what: control::Reset, config_file: &Path) -> ExitCode {
+    let state_dir = match config::load(config_file) {
+        Ok(config) => config.state_dir,
+        Err(errors) => return bad_configuration(&errors),
+    };
+    match control::ask(&state_dir, what) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn bad_configuration(errors: &[Diagnostic]) -> ExitCode {
+    for error in errors {
+        eprintln!("{error}");
+    }
+    ExitCode::from(BAD_CONFIGURATION)
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("gpuwarden: {}", agent::chain(error));
+    ExitCode::FAILURE
+}
+
+/// Logs go to standard error.
+fn log(log: cli::Log) {
+    let level = match log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let registry = tracing_subscriber::registry().with(level);
+    match log.format {
+        LogFormat::Logfmt => registry.with(tracing_logfmt::builder().layer().with_writer(io::stderr)).init(),
+        LogFormat::Json => registry.with(tracing_subscriber::fmt::layer().json().with_writer(io::stderr)).init(),
+    }
+}
+
+/// Half an agent is worse than none: a panic in any thread ends it, and systemd starts it afresh.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::exit(1);
+    }));
 }

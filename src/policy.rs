@@ -3,7 +3,6 @@
 //! A rule has subjects; [`judge`] tells for each whether the rule is broken, in three values; [`ladder`] turns what was
 //! seen, cycle after cycle, into rungs; [`step`] does both for all rules and [`settle`] writes down what came of it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -22,6 +21,8 @@ mod judge;
 mod ladder;
 mod conflict;
 #[cfg(test)]
+mod forged;
+#[cfg(test)]
 mod tests;
 
 pub use facts::Evidence;
@@ -38,6 +39,8 @@ pub struct Step {
     pub verdicts: Vec<Verdict>,
     /// What every rule says of every subject that it has now.
     pub judgements: Vec<Judgement>,
+    /// The ladders that were left: the condition was false for long enough, or what it meant has changed.
+    pub ended: Vec<EpisodeKey>,
 }
 
 /// What a rule says of one subject in this cycle.
@@ -341,7 +344,8 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     }
     conflict::one_ladder_a_process(&state, &mut verdicts, rules);
     state.note_as_tried(&verdicts);
-    Step { state, verdicts, judgements }
+    let ended = before.episodes.keys().filter(|key| !state.episodes.contains_key(key)).cloned().collect();
+    Step { state, verdicts, judgements, ended }
 }
 
 /// Writes down what came of the verdicts. `after` is a moment by which they had all been carried out: a warning counts
@@ -381,22 +385,4 @@ pub fn resume(mut state: State) -> (State, Vec<Outcome>) {
         }
     }
     (state, lost)
-}
-
-/// The processes that an episode of some rule has sent a KILL and that are still listed by the driver.
-pub fn unkillable(rules: &Rules, now: &Snapshot, state: &State) -> BTreeMap<ProcessId, EpisodeKey> {
-    let killed = state.episodes.iter().flat_map(|(key, episode)| {
-        let kills = rules.rules.iter().find(|rule| rule.name == key.rule).map(|rule| rule.then.rungs());
-        episode
-            .targets
-            .iter()
-            .filter(move |(_, progress)| {
-                progress.sent
-                    && kills
-                        .and_then(|rungs| rungs.get(progress.rung))
-                        .is_some_and(|rung| rung.action == Action::Signal(Signal::Kill))
-            })
-            .map(|(process, _)| (*process, key.clone()))
-    });
-    killed.filter(|(process, _)| now.processes.contains_key(process)).collect()
 }

@@ -1,0 +1,390 @@
+//! The agent: it sees, decides, acts and publishes, turn after turn, in one thread; another serves what was published.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use sd_notify::NotifyState;
+use tokio::sync::{oneshot, watch};
+
+use crate::audit::Audit;
+use crate::cli;
+use crate::config::{self, Config, Diagnostic};
+use crate::control::{self, Asked, Reset};
+use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
+use crate::enforce::{Again, Enforcer};
+use crate::http::{AskReload, Listener, Published, Server};
+use crate::notify::message::Voice;
+use crate::notify::terminal::Terminal;
+use crate::notify::{Channels, TERMINAL};
+use crate::policy::condition::Condition;
+use crate::policy::{self, ChannelName, Judgement, Outcome, State};
+use crate::snapshot::Snapshot;
+use crate::source::assignment::entry::To;
+use crate::source::procfs::Procfs;
+use crate::source::{self, Sources, assignment};
+use crate::state::{self, StateDir, Store};
+
+/// systemd hears of a living agent at least this often, however long its interval.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the configuration is wrong")]
+    Config(Vec<Diagnostic>),
+    #[error(transparent)]
+    State(#[from] state::Error),
+    #[error(transparent)]
+    Control(#[from] control::Error),
+    #[error("cannot listen on {address}; choose another with --web.listen-address")]
+    Listen { address: SocketAddr, source: io::Error },
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    #[error("cannot take signals")]
+    Signals(#[source] nix::Error),
+}
+
+/// What reaches the loop between two turns.
+enum Request {
+    /// Read the configuration again; whoever asked over HTTP waits for the answer.
+    Reload(Option<oneshot::Sender<Result<(), String>>>),
+    Reset(Asked),
+    Stop,
+}
+
+/// Runs the agent until it is told to end.
+pub fn serve(options: &cli::Serve) -> Result<(), Error> {
+    let (send, requests) = channel();
+    take_signals(send.clone())?;
+    let config = config::load(&options.config_file).map_err(Error::Config)?;
+    // Ports first: an agent that cannot serve must not act.
+    let listeners = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let state_dir = StateDir::open(&config.state_dir)?;
+    forward(control::listen(&state_dir)?, send.clone())?;
+
+    let (publish, published) = watch::channel(Arc::new(Published::before(&Build::THIS)));
+    let ask: AskReload = Box::new(move |answer| drop(send.send(Request::Reload(Some(answer)))));
+    let _server =
+        Server::start(listeners, published, options.enable_lifecycle.then_some(ask)).map_err(Error::Thread)?;
+    Agent::new(options, config, state_dir, publish)?.run(&requests);
+    Ok(())
+}
+
+fn bind(address: &SocketAddr) -> Result<Listener, Error> {
+    Listener::bind(&address.to_string()).map_err(|source| Error::Listen { address: *address, source })
+}
+
+/// Signals come to a thread of their own; they are blocked before any other thread is started, so that all inherit it.
+fn take_signals(requests: Sender<Request>) -> Result<(), Error> {
+    let awaited: SigSet = [Signal::SIGHUP, Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
+    awaited.thread_block().map_err(Error::Signals)?;
+    let wait = move || {
+        while let Ok(signal) = awaited.wait() {
+            let request = if signal == Signal::SIGHUP { Request::Reload(None) } else { Request::Stop };
+            if requests.send(request).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait).map_err(Error::Thread)?;
+    Ok(())
+}
+
+fn forward(asked: Receiver<Asked>, requests: Sender<Request>) -> Result<(), Error> {
+    let pass_on = move || asked.into_iter().map(Request::Reset).all(|request| requests.send(request).is_ok());
+    thread::Builder::new().name("resets".into()).spawn(pass_on).map_err(Error::Thread)?;
+    Ok(())
+}
+
+struct Agent {
+    options: Options,
+    setup: Arc<Setup>,
+    sources: Sources,
+    enforcer: Enforcer,
+    store: Store,
+    state: State,
+    tallies: Tallies,
+    /// Acts of which an agent before this one did not say what came of them.
+    lost: Vec<Outcome>,
+    reload: Reload,
+    last: Option<Arc<Cycle>>,
+    publish: watch::Sender<Arc<Published>>,
+    _state_dir: StateDir,
+}
+
+/// What the command line said, and a reload does not change.
+struct Options {
+    config_file: PathBuf,
+    state_dir: PathBuf,
+    nvml_library: Option<PathBuf>,
+    procfs: PathBuf,
+}
+
+impl Options {
+    fn sources(&self, config: &Config) -> source::Settings {
+        let files = config.assignments.files.as_ref();
+        source::Settings {
+            nvml_library: self.nvml_library.clone(),
+            procfs: self.procfs.clone(),
+            state_dir: self.state_dir.clone(),
+            interval: config.interval,
+            assignments: assignment::Settings {
+                fixed: config.assignments.fixed.clone(),
+                files: files.map(|files| files.iter().map(PathBuf::from).collect()),
+            },
+        }
+    }
+}
+
+impl Agent {
+    fn new(
+        options: &cli::Serve,
+        config: Config,
+        state_dir: StateDir,
+        publish: watch::Sender<Arc<Published>>,
+    ) -> Result<Self, Error> {
+        let options = Options {
+            config_file: options.config_file.clone(),
+            state_dir: config.state_dir.clone(),
+            nvml_library: options.nvml_library.clone(),
+            procfs: options.procfs.clone(),
+        };
+        let sources = Sources::new(options.sources(&config)).map_err(Error::Thread)?;
+        let now = sources.now().wall;
+        let host = host_name();
+        let procfs = Procfs::new(&options.procfs);
+        let voice = Voice { host: host.clone(), zone: jiff::tz::TimeZone::system() };
+        let channels = Channels::new(voice, Terminal::new(procfs.clone(), "/dev"));
+        let audit = Audit::new(state_dir.path(), &host);
+        let limits = config.limits.clone();
+        let enforcer = Enforcer::new(limits, config.interval, state_dir.path(), procfs, audit, channels, now);
+        let (store, state) = Store::load(&state_dir, sources.boot_id());
+        let (state, lost) = policy::resume(state);
+        Ok(Self {
+            options,
+            setup: Arc::new(setup(&config, host)),
+            sources,
+            enforcer,
+            store,
+            state,
+            tallies: Tallies::default(),
+            lost,
+            reload: Reload { successful: true, last_success: now },
+            last: None,
+            publish,
+            _state_dir: state_dir,
+        })
+    }
+
+    fn run(mut self, requests: &Receiver<Request>) {
+        self.turn();
+        say(&[NotifyState::Ready]);
+        tracing::info!(
+            version = Build::THIS.version,
+            mode = self.setup.rules.mode.as_str(),
+            rules = self.setup.rules.rules.len(),
+            "gpuwarden sees, and serves"
+        );
+        let mut due = Instant::now() + self.setup.rules.interval;
+        while self.wait(due, requests) {
+            // A late turn is not made up for.
+            due = (due + self.setup.rules.interval).max(Instant::now());
+            self.turn();
+        }
+        say(&[NotifyState::Stopping]);
+        tracing::info!("gpuwarden ends");
+    }
+
+    /// One turn: see, decide, act, publish.
+    fn turn(&mut self) {
+        let began = Instant::now();
+        let snapshot = self.sources.observe();
+        let step = policy::step(&self.setup.rules, &snapshot, &self.state);
+        self.save(&step.state);
+        let mut outcomes = self.report_what_was_before(&step, &snapshot);
+        let sources = RefCell::new(&mut self.sources);
+        let again = Again {
+            lists: &mut || sources.borrow_mut().reexamine().map(|occupancy| occupancy.cards),
+            process: &mut |pid| sources.borrow_mut().process(pid),
+        };
+        outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, again));
+        self.state = policy::settle(step.state, &outcomes, self.sources.now());
+        self.save(&self.state.clone());
+        self.publish(snapshot, step.judgements, outcomes, began.elapsed());
+    }
+
+    /// Waits for the next turn and does what is asked meanwhile. False when the agent is to end.
+    fn wait(&mut self, due: Instant, requests: &Receiver<Request>) -> bool {
+        loop {
+            say(&[NotifyState::Watchdog]);
+            let left = due.saturating_duration_since(Instant::now());
+            match requests.recv_timeout(left.min(SIGN_OF_LIFE)) {
+                Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+                Ok(Request::Reload(answer)) => self.answer_reload(answer),
+                Ok(Request::Reset(asked)) => self.reset(asked),
+                Err(RecvTimeoutError::Timeout) if left <= SIGN_OF_LIFE => return true,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn save(&mut self, state: &State) {
+        let saved = self.store.save(state);
+        if let Err(error) = &saved {
+            tracing::error!(error = chain(error), "the ladders cannot be saved, and so nobody is signalled");
+        }
+        self.enforcer.state_was_saved(saved.is_ok());
+    }
+
+    /// Ladders that were left, and acts that an agent before this one left open.
+    fn report_what_was_before(&mut self, step: &policy::Step, now: &Snapshot) -> Vec<Outcome> {
+        for key in &step.ended {
+            self.enforcer.note(now, &format!("the ladder of rule {} on {} is left", key.rule, key.subject));
+        }
+        let lost = std::mem::take(&mut self.lost);
+        self.enforcer.report_lost(&lost, now);
+        lost
+    }
+
+    fn publish(&mut self, seen: Snapshot, judgements: Vec<Judgement>, outcomes: Vec<Outcome>, took: Duration) {
+        self.tallies.count(&Turn {
+            before: self.last.as_ref().map(|last| &last.seen),
+            now: &seen,
+            judgements: &judgements,
+            outcomes: &outcomes,
+            took,
+            setup: &self.setup,
+        });
+        let cycle = Arc::new(Cycle {
+            exempt: policy::exempt_processes(&self.setup.rules, &seen),
+            agent: cycle::Agent::observe(),
+            seen,
+            judgements,
+            outcomes,
+            state: self.state.clone(),
+            pauses: self.enforcer.pauses().clone(),
+            blown: self.enforcer.fuses().blown().collect(),
+            unkillable: self.enforcer.unkillable(),
+            notifications: self.enforcer.channels().tally().clone(),
+            tallies: self.tallies.clone(),
+            took,
+            setup: self.setup.clone(),
+            reload: self.reload,
+        });
+        self.publish.send_replace(Arc::new(Published::new(cycle.clone())));
+        self.last = Some(cycle);
+    }
+
+    fn answer_reload(&mut self, answer: Option<oneshot::Sender<Result<(), String>>>) {
+        if let Ok(now) = NotifyState::monotonic_usec_now() {
+            say(&[NotifyState::Reloading, now]);
+        }
+        let reloaded = self.reload();
+        say(&[NotifyState::Ready]);
+        self.reload.successful = reloaded.is_ok();
+        match &reloaded {
+            Ok(()) => tracing::info!(hash = self.setup.hash, "the configuration was reloaded"),
+            Err(why) => tracing::error!("the configuration was not reloaded, the old one stays in force: {why}"),
+        }
+        if let Some(answer) = answer {
+            // Whoever asked may have gone away.
+            let _ = answer.send(reloaded);
+        }
+    }
+
+    fn reload(&mut self) -> Result<(), String> {
+        let config = config::load(&self.options.config_file)
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))?;
+        if config.state_dir != self.options.state_dir {
+            return Err(format!(
+                "state_dir cannot change while the agent runs (it is {})",
+                self.options.state_dir.display()
+            ));
+        }
+        let setup = setup(&config, self.setup.host.clone());
+        self.reload.last_success = self.sources.now().wall;
+        if setup == *self.setup {
+            return Ok(());
+        }
+        self.sources.reconfigure(self.options.sources(&config));
+        if let Some(last) = &self.last {
+            self.enforcer.reload(config.limits, config.interval, &last.seen);
+        }
+        self.setup = Arc::new(setup);
+        Ok(())
+    }
+
+    fn reset(&mut self, asked: Asked) {
+        let came = match (asked.what, &self.last) {
+            (Reset::Pins, _) => self.sources.reset_pins().map_err(|error| error.to_string()),
+            (Reset::Fuses, Some(last)) => self.enforcer.reset_fuses(&last.seen).map_err(|error| chain(&error)),
+            (Reset::Fuses, None) => Err("no cycle has ended yet; ask again".into()),
+        };
+        if let (Ok(()), Some(last)) = (&came, &self.last) {
+            self.enforcer.note(&last.seen, &format!("{} were reset", asked.what.as_str()));
+        }
+        asked.answer(came);
+    }
+}
+
+fn setup(config: &Config, host: String) -> Setup {
+    Setup {
+        host,
+        build: Build::THIS,
+        rules: config.rules(),
+        channels: [ChannelName(TERMINAL.into())].into(),
+        groups: groups(config),
+        processes: config.metrics.processes,
+        hash: config.hash,
+    }
+}
+
+/// The groups that the configuration names, by rights, rules or exemptions.
+fn groups(config: &Config) -> BTreeSet<String> {
+    let rights = config.assignments.fixed.iter().flatten().filter_map(|entry| match &entry.to {
+        To::Group(name) => Some(name.clone()),
+        To::Everyone | To::User(_) => None,
+    });
+    let exempt = config.exempt.iter().flat_map(|exemption| exemption.of.iter().flat_map(Condition::leaves));
+    let asked = config.rules.iter().flat_map(policy::Rule::conditions).chain(exempt);
+    let asked = asked.filter_map(|condition| match condition {
+        Condition::Group(words) => Some(words.iter().map(str::to_owned).collect::<Vec<_>>()),
+        _ => None,
+    });
+    rights.chain(asked.flatten()).collect()
+}
+
+fn host_name() -> String {
+    match nix::unistd::gethostname() {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(error) => {
+            tracing::warn!(%error, "the host's name cannot be read");
+            "this host".into()
+        }
+    }
+}
+
+/// Tells systemd, where it wants to know. It not listening must not end the agent.
+fn say(state: &[NotifyState]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "systemd cannot be told");
+    }
+}
+
+/// An error and its causes, in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,94 @@
+//! What the agent itself takes of its host, for the standard `process_*` metrics.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::snapshot::process::TICKS_PER_SECOND;
+use crate::units::Bytes;
+
+/// As `/proc/self` tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Agent {
+    pub cpu: Option<Duration>,
+    pub resident: Option<Bytes>,
+    pub virtual_memory: Option<Bytes>,
+    pub open_fds: Option<u64>,
+    /// The soft limit; `None` where there is none.
+    pub max_fds: Option<u64>,
+    /// Since boot.
+    pub started: Option<Duration>,
+    pub threads: Option<u64>,
+}
+
+impl Agent {
+    /// Reads `/proc/self`.
+    pub fn observe() -> Self {
+        let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).ok();
+        let stat = read("stat");
+        let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat));
+        let status = read("status");
+        agent.resident = status.as_deref().and_then(|status| kibibytes(status, "VmRSS:"));
+        agent.max_fds = read("limits").as_deref().and_then(max_open_files);
+        agent.open_fds = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64);
+        agent
+    }
+
+    /// `/proc/self/stat`, of which the name in parentheses may contain anything.
+    fn from_stat(stat: &str) -> Self {
+        let after_name = stat.rsplit_once(')').map(|(_, rest)| rest);
+        let fields: Vec<&str> = after_name.into_iter().flat_map(str::split_whitespace).collect();
+        // proc_pid_stat(5) counts from 1, and the third field is the first after the name.
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let ticks = |number| field(number).map(|ticks| Duration::from_millis(ticks * (1000 / TICKS_PER_SECOND)));
+        Self {
+            cpu: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
+            virtual_memory: field(23).map(Bytes),
+            threads: field(20),
+            started: ticks(22),
+            ..Self::default()
+        }
+    }
+}
+
+fn kibibytes(status: &str, key: &str) -> Option<Bytes> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    let number: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    number.checked_mul(1024).map(Bytes)
+}
+
+fn max_open_files(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_moves_no_field() {
+        let stat = "7 (a) S 1 (b) S 1 7 7 0 -1 4194560 9 0 0 0 250 50 0 0 20 0 3 0 4000 8192 300 18446744073709551615";
+        let agent = Agent::from_stat(stat);
+        assert_eq!(agent.cpu, Some(Duration::from_secs(3)));
+        assert_eq!(agent.threads, Some(3));
+        assert_eq!(agent.virtual_memory, Some(Bytes(8192)));
+        assert_eq!(agent.started, Some(Duration::from_secs(40)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_absent() {
+        assert_eq!(Agent::from_stat(""), Agent::default());
+        assert_eq!(max_open_files("Max open files            unlimited            unlimited            files"), None);
+        assert_eq!(
+            max_open_files("Max open files            1024                 4096                 files"),
+            Some(1024)
+        );
+        assert_eq!(kibibytes("Name:\tVmRSS:\nVmRSS:\t      12 kB\n", "VmRSS:"), Some(Bytes(12288)));
+    }
+
+    #[test]
+    fn this_process_knows_itself() {
+        let agent = Agent::observe();
+        assert!(agent.cpu.is_some() && agent.resident.is_some() && agent.open_fds.is_some() && agent.threads.is_some());
+    }
+}

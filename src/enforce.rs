@@ -1,0 +1,540 @@
+//! The one door: verdicts go in, outcomes come out, and whether one is carried out or only rehearsed is decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::audit::{self, Audit};
+use crate::notify::{Channels, Delivery};
+use crate::policy::{Deed, Done, EpisodeKey, Guard, Mode, Outcome, Signal, Target, Verdict};
+use crate::snapshot::{GpuUuid, Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
+use crate::source::procfs::Procfs;
+use crate::state;
+
+pub mod fuses;
+mod holdoff;
+mod pidfd;
+mod sight;
+
+use fuses::Due;
+pub use fuses::{Fuse, Fuses, Limits};
+use holdoff::Holdoff;
+use pidfd::Pidfd;
+use sight::Sight;
+
+/// A process that is still there this long after a KILL will not go: it hangs in the driver or in the kernel.
+const KILL_WAIT: Duration = Duration::from_secs(60);
+/// How long what was recorded of a refusal is remembered after it was last repeated.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// Who is on which card, by pid.
+pub type Lists = BTreeMap<i32, BTreeSet<GpuUuid>>;
+
+/// What can be asked anew when an act is about to be carried out.
+pub struct Again<'a> {
+    /// One fresh reading of the driver's lists; asked once a cycle at most.
+    pub lists: &'a mut dyn FnMut() -> Reading<Lists>,
+    /// What is known of the process that has this pid now.
+    pub process: &'a mut dyn FnMut(i32) -> io::Result<Result<Process, Unseen>>,
+}
+
+#[derive(Debug)]
+pub struct Enforcer {
+    limits: Limits,
+    interval: Duration,
+    procfs: Procfs,
+    audit: Audit,
+    channels: Channels,
+    fuses: Fuses,
+    fuses_file: PathBuf,
+    holdoff: Holdoff,
+    pauses: BTreeSet<Pause>,
+    /// The last record could not be written.
+    unaudited: bool,
+    /// The state of the ladders could not be written.
+    unsaved: bool,
+    killed: BTreeMap<ProcessId, Killed>,
+    recorded: BTreeMap<Place, Recorded>,
+    without_pidfd_said: bool,
+}
+
+/// A process that this agent sent a KILL.
+#[derive(Debug)]
+struct Killed {
+    /// Boot time of the KILL.
+    at: Duration,
+    /// It should be gone by now, and the admins know.
+    unkillable: bool,
+}
+
+/// Where on which ladder something came out, and for whom.
+type Place = (EpisodeKey, usize, Option<ProcessId>);
+
+/// What was last written down about a place, and when it last came out so.
+#[derive(Debug)]
+struct Recorded {
+    result: Done,
+    last: Duration,
+}
+
+/// An act on one target.
+#[derive(Clone, Copy)]
+struct Act<'a> {
+    verdict: &'a Verdict,
+    signal: Signal,
+    target: &'a Target,
+}
+
+/// What an act came to, and what else is to be known of it.
+struct Came {
+    result: Done,
+    remarks: Vec<&'static str>,
+}
+
+impl From<Done> for Came {
+    fn from(result: Done) -> Self {
+        Self { result, remarks: Vec::new() }
+    }
+}
+
+/// The one place where it is decided whether a verdict is carried out or rehearsed.
+fn is_carried_out(verdict: &Verdict) -> bool {
+    match verdict.mode() {
+        Mode::Observe => false,
+        Mode::Warn => !verdict.deed().is_act(),
+        Mode::Enforce => true,
+    }
+}
+
+impl Enforcer {
+    /// `now` is only to say since when fuses that cannot be read count as blown.
+    pub fn new(
+        limits: Limits,
+        interval: Duration,
+        state_dir: &Path,
+        procfs: Procfs,
+        audit: Audit,
+        channels: Channels,
+        now: Timestamp,
+    ) -> Self {
+        let fuses_file = state_dir.join("fuses.json");
+        Self {
+            limits,
+            interval,
+            procfs,
+            audit,
+            channels,
+            fuses: fuses::load(&fuses_file, now),
+            fuses_file,
+            holdoff: Holdoff::default(),
+            pauses: BTreeSet::new(),
+            unaudited: false,
+            unsaved: false,
+            killed: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            without_pidfd_said: false,
+        }
+    }
+
+    /// Carries out or rehearses each verdict, and tells what came of it: of a message as a whole, of an act for each
+    /// target.
+    pub fn carry_out(&mut self, verdicts: &[Verdict], now: &Snapshot, mut again: Again) -> Vec<Outcome> {
+        self.look_around(now);
+        let mut outcomes = self.tell(verdicts, now);
+        let acts = acts(verdicts);
+        let mut ready = Vec::new();
+        for act in acts {
+            match self.inspect(act, &mut again) {
+                Err(result) => outcomes.push(self.settle(now, act, result.into())),
+                Ok(_) if is_carried_out(act.verdict) => ready.push(act),
+                Ok(sight) => {
+                    let remarks = sight.remarks(act.signal);
+                    outcomes.push(self.settle(now, act, Came { result: Done::Rehearsed, remarks }));
+                }
+            }
+        }
+        let (admitted, waiting) = self.admit(ready, now);
+        outcomes.extend(waiting.into_iter().map(|(act, guard)| self.settle(now, act, Done::Refused(guard).into())));
+        outcomes.extend(self.act(&admitted, now, &mut again));
+        self.forget(now);
+        outcomes
+    }
+
+    /// Why nothing is signalled in this cycle.
+    pub fn pauses(&self) -> &BTreeSet<Pause> {
+        &self.pauses
+    }
+
+    pub fn fuses(&self) -> &Fuses {
+        &self.fuses
+    }
+
+    /// How many processes got a KILL and are still there long after.
+    pub fn unkillable(&self) -> usize {
+        self.killed.values().filter(|killed| killed.unkillable).count()
+    }
+
+    pub fn channels(&self) -> &Channels {
+        &self.channels
+    }
+
+    /// To be called after each attempt to save the ladders: without them on disk nobody is hit.
+    pub fn state_was_saved(&mut self, saved: bool) {
+        self.unsaved = !saved;
+    }
+
+    /// A reload that changed something. Ladders, fuses and what is recorded stay.
+    pub fn reload(&mut self, limits: Limits, interval: Duration, now: &Snapshot) {
+        self.limits = limits;
+        self.interval = interval;
+        self.holdoff.reloaded();
+        self.note(now, "the configuration was reloaded");
+    }
+
+    /// An admin makes the fuses whole again.
+    pub fn reset_fuses(&mut self, now: &Snapshot) -> Result<(), state::Error> {
+        self.fuses = Fuses::default();
+        fuses::save(&self.fuses_file, &self.fuses)?;
+        self.pauses.remove(&Pause::Fuse);
+        self.note(now, "the fuses were reset");
+        Ok(())
+    }
+
+    /// Writes down, and tells the admins, what an agent before this one may or may not have done.
+    pub fn report_lost(&mut self, lost: &[Outcome], now: &Snapshot) {
+        for outcome in lost {
+            let written = self.audit.lost(now, outcome);
+            self.heed(written);
+            let pid = outcome.target.map(|target| format!(" to pid {}", target.pid)).unwrap_or_default();
+            let sentence = format!(
+                "The agent was ended while it sent {}{pid} (rule {}). Whether it went out is not known; no further signal follows from this ladder.",
+                outcome.deed.as_str(),
+                outcome.key.rule
+            );
+            self.alert(&sentence);
+        }
+    }
+
+    /// A sentence for the audit log.
+    pub fn note(&mut self, now: &Snapshot, sentence: &str) {
+        let written = self.audit.note(now, sentence);
+        self.heed(written);
+    }
+
+    /// What holds for the whole cycle: pauses, and who did not go when he was killed.
+    fn look_around(&mut self, now: &Snapshot) {
+        if self.unaudited {
+            self.note(now, "the audit log can be written again");
+        } else {
+            let probed = self.audit.probe();
+            self.heed(probed);
+        }
+        let own = [
+            (self.holdoff.is_on(now, self.interval, self.limits.start_delay), Pause::StartDelay),
+            (now.driver.is_err() || now.gpus.is_err(), Pause::DriverStale),
+            (self.unaudited || self.unsaved, Pause::Audit),
+            (self.fuses.blown().next().is_some(), Pause::Fuse),
+        ];
+        self.pauses = own.into_iter().filter(|(is, _)| *is).map(|(_, pause)| pause).collect();
+        self.pauses.extend(&now.pauses);
+        self.find_unkillable(now);
+    }
+
+    fn find_unkillable(&mut self, now: &Snapshot) {
+        let procfs = &self.procfs;
+        // One that cannot be read now may still be there.
+        self.killed.retain(|process, _| match Sight::of(procfs, process.pid) {
+            Ok(Some(sight)) => sight.id() == *process && !sight.is_dead(),
+            Ok(None) => false,
+            Err(_) => true,
+        });
+        let late: Vec<ProcessId> = self
+            .killed
+            .iter_mut()
+            .filter(|(_, killed)| !killed.unkillable && now.at.boot.saturating_sub(killed.at) > KILL_WAIT)
+            .map(|(process, killed)| {
+                killed.unkillable = true;
+                *process
+            })
+            .collect();
+        for process in late {
+            let sentence = format!(
+                "Pid {} was sent KILL and is still there: it hangs in the driver or the kernel. It gets no further signal; consider draining the host.",
+                process.pid
+            );
+            self.note(now, &sentence);
+            self.alert(&sentence);
+        }
+    }
+
+    fn tell(&mut self, verdicts: &[Verdict], now: &Snapshot) -> Vec<Outcome> {
+        let messages: Vec<&Verdict> = verdicts.iter().filter(|verdict| !verdict.deed().is_act()).collect();
+        let (carried, rehearsed): (Vec<_>, Vec<_>) = messages.into_iter().partition(|verdict| is_carried_out(verdict));
+        for verdict in &carried {
+            if !self.recorded.contains_key(&(verdict.key().clone(), verdict.rung(), None)) {
+                let written = self.audit.intent(now, verdict, None);
+                self.heed(written);
+            }
+        }
+        let came = self.channels.tell(&carried);
+        let all = carried.into_iter().zip(came).chain(rehearsed.into_iter().map(|verdict| (verdict, Done::Rehearsed)));
+        all.map(|(verdict, done)| self.record(now, verdict, None, done.into())).collect()
+    }
+
+    /// Whether this target may be hit, as far as it itself goes. Reads only.
+    fn inspect(&self, act: Act, again: &mut Again) -> Result<Sight, Done> {
+        let target = act.target;
+        if let Some(guard) = target.objection {
+            return Err(Done::Refused(guard));
+        }
+        if self.killed.get(&target.process).is_some_and(|killed| killed.unkillable) {
+            return Err(Done::Refused(Guard::Unkillable));
+        }
+        let sight = match Sight::of(&self.procfs, target.process.pid) {
+            Ok(Some(sight)) if sight.id() == target.process && !sight.is_dead() => sight,
+            // Nobody, a dead one, or a successor with the same pid.
+            Ok(_) => return Err(Done::Gone),
+            Err(_) => return Err(Done::Refused(Guard::Identity)),
+        };
+        if target.uid != Some(sight.uid()) || sight.is_nameless() {
+            return Err(Done::Refused(Guard::Identity));
+        }
+        if sight.uid() < self.limits.min_uid {
+            return Err(Done::Refused(Guard::Protected));
+        }
+        let process = match (again.process)(target.process.pid) {
+            Ok(Ok(process)) if process.id == target.process => process,
+            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Done::Gone),
+            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Done::Refused(Guard::Identity)),
+        };
+        match process.protection {
+            // Policy weighed the confidence that it saw; with less of it the act is another one.
+            Some(Protection::None) if process.confidence >= target.confidence => Ok(sight),
+            Some(Protection::None) => Err(Done::Refused(Guard::Confidence)),
+            Some(_) => Err(Done::Refused(Guard::Protected)),
+            None => Err(Done::Refused(Guard::Identity)),
+        }
+    }
+
+    /// Those that pauses and fuses let through, and those that wait.
+    fn admit<'a>(&mut self, ready: Vec<Act<'a>>, now: &Snapshot) -> (Vec<Act<'a>>, Vec<(Act<'a>, Guard)>) {
+        if ready.is_empty() {
+            return (Vec::new(), Vec::new());
+        }
+        let guard = match self.pauses.iter().find(|pause| **pause != Pause::Fuse) {
+            Some(_) => Guard::Paused,
+            None => match self.ask_fuses(&ready, now) {
+                Ok(admitted) => {
+                    let (through, waiting): (Vec<_>, Vec<_>) =
+                        ready.into_iter().partition(|act| admitted.contains(&act.target.process));
+                    return (through, waiting.into_iter().map(|act| (act, Guard::Fuse)).collect());
+                }
+                Err(guard) => guard,
+            },
+        };
+        (Vec::new(), ready.into_iter().map(|act| (act, guard)).collect())
+    }
+
+    fn ask_fuses(&mut self, ready: &[Act], now: &Snapshot) -> Result<BTreeSet<ProcessId>, Guard> {
+        let was_blown = self.fuses.blown().next().is_some();
+        let due: Vec<Due> = ready.iter().filter_map(due).collect();
+        let workloads = workloads(now);
+        let admitted = self.fuses.admit(&self.limits, &due, workloads, now.at.wall);
+        // What they count is on disk before anything is done, or nothing is done.
+        if let Err(error) = fuses::save(&self.fuses_file, &self.fuses) {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the fuses cannot be written: nobody is signalled"
+            );
+            self.pauses.insert(Pause::Audit);
+            return Err(Guard::Paused);
+        }
+        admitted.map_err(|fuse| {
+            if !was_blown {
+                self.pauses.insert(Pause::Fuse);
+                self.announce(fuse, due.len(), workloads, now);
+            }
+            Guard::Fuse
+        })
+    }
+
+    fn announce(&mut self, fuse: Fuse, due: usize, workloads: usize, now: &Snapshot) {
+        let sentence = format!(
+            "The fuse {} has blown: {due} acts were due at once, {workloads} processes are on the GPUs. Nobody is signalled until `gpuwarden reset fuses`.",
+            fuse.as_str()
+        );
+        self.note(now, &sentence);
+        self.alert(&sentence);
+    }
+
+    /// Carries the acts out.
+    fn act(&mut self, acts: &[Act], now: &Snapshot, again: &mut Again) -> Vec<Outcome> {
+        let mut came = Vec::new();
+        let mut held = Vec::new();
+        for act in acts {
+            match self.take_hold(*act, now) {
+                Ok(pidfd) => held.push((*act, pidfd)),
+                Err(result) => came.push((*act, result.into())),
+            }
+        }
+        // After the pidfds are open, so that what the driver says is said of those that are held.
+        let lists = if held.is_empty() { None } else { Some((again.lists)()) };
+        for (act, pidfd) in held {
+            let result = match &lists {
+                Some(Ok(lists)) if is_listed(act.target, lists) => self.hit(act, &pidfd, now, again),
+                _ => Done::Refused(Guard::Stale).into(),
+            };
+            came.push((act, result));
+        }
+        came.into_iter().map(|(act, came)| self.settle(now, act, came)).collect()
+    }
+
+    /// Writes down what is intended and pins the process.
+    fn take_hold(&mut self, act: Act, now: &Snapshot) -> Result<Pidfd, Done> {
+        let written = self.audit.intent(now, act.verdict, Some(act.target));
+        if !self.heed(written) {
+            self.pauses.insert(Pause::Audit);
+            return Err(Done::Refused(Guard::Paused));
+        }
+        Pidfd::open(act.target.process.pid).map_err(|error| {
+            if matches!(error, pidfd::Error::Unsupported) && !std::mem::replace(&mut self.without_pidfd_said, true) {
+                tracing::error!("{error}");
+            }
+            came_of(error)
+        })
+    }
+
+    /// The start time is read after the pidfd is open: if it still is the one that was seen, the pid has had a single
+    /// holder all along.
+    fn hit(&mut self, act: Act, pidfd: &Pidfd, now: &Snapshot, again: &mut Again) -> Came {
+        let sight = match self.inspect(act, again) {
+            Ok(sight) => sight,
+            Err(result) => return result.into(),
+        };
+        let mut remarks = sight.remarks(act.signal);
+        if !act.signal.ends() && !sight.catches(act.signal) {
+            remarks.push("it does not catch this signal, so it was not sent");
+            return Came { result: Done::Done, remarks };
+        }
+        if let Err(error) = pidfd.send(act.signal) {
+            return Came { result: came_of(error), remarks };
+        }
+        if act.signal == Signal::Kill {
+            self.killed.entry(act.target.process).or_insert(Killed { at: now.at.boot, unkillable: false });
+        } else if sight.is_stopped() {
+            remarks.push(match pidfd.wake() {
+                Ok(()) => "it was sent CONT, so that it can hear",
+                Err(_) => "it could not be sent CONT",
+            });
+        }
+        Came { result: Done::Done, remarks }
+    }
+
+    fn settle(&mut self, now: &Snapshot, act: Act, came: Came) -> Outcome {
+        self.record(now, act.verdict, Some(act.target), came)
+    }
+
+    /// Writes down an outcome, unless it is a repetition.
+    fn record(&mut self, now: &Snapshot, verdict: &Verdict, target: Option<&Target>, came: Came) -> Outcome {
+        let Came { result, remarks } = came;
+        let process = target.map(|target| target.process);
+        let place = (verdict.key().clone(), verdict.rung(), process);
+        let repeated = self.recorded.get(&place).is_some_and(|recorded| recorded.result == result);
+        let written = repeated || {
+            log(verdict, process, &result);
+            let written = self.audit.outcome(now, verdict, target, &result, &remarks);
+            self.heed(written)
+        };
+        match &result {
+            Done::Refused(_) | Done::Failed(_) | Done::Pending | Done::Gone if written => {
+                self.recorded.insert(place, Recorded { result: result.clone(), last: now.at.boot });
+            }
+            // Done and rehearsed are events: the next of them is another one.
+            _ => drop(self.recorded.remove(&place)),
+        }
+        Outcome {
+            key: verdict.key().clone(),
+            rung: verdict.rung(),
+            deed: verdict.deed().clone(),
+            owner: verdict.owner().cloned(),
+            target: process,
+            result,
+        }
+    }
+
+    fn forget(&mut self, now: &Snapshot) {
+        self.recorded.retain(|_, recorded| now.at.boot.saturating_sub(recorded.last) < REMEMBERED);
+    }
+
+    /// Whether a record was written; that none can be is said when it begins.
+    fn heed(&mut self, written: Result<(), audit::Error>) -> bool {
+        if let Err(error) = &written
+            && !self.unaudited
+        {
+            tracing::error!(error = error as &dyn std::error::Error, "nobody is signalled until it can be written");
+        }
+        self.unaudited = written.is_err();
+        written.is_ok()
+    }
+
+    fn alert(&mut self, sentence: &str) {
+        tracing::error!("{sentence}");
+        if let Delivery::Undeliverable(why) | Delivery::Failed(why) = self.channels.alert(sentence) {
+            tracing::warn!(why, "no admin was reached on a terminal");
+        }
+    }
+}
+
+/// Every act on every target.
+fn acts(verdicts: &[Verdict]) -> Vec<Act<'_>> {
+    let acts = verdicts.iter().filter_map(|verdict| match verdict.deed() {
+        Deed::Signal(signal) => Some((verdict, *signal)),
+        Deed::Warn { .. } | Deed::Alert { .. } | Deed::Inform { .. } | Deed::AllClear { .. } => None,
+    });
+    acts.flat_map(|(verdict, signal)| verdict.targets().iter().map(move |target| Act { verdict, signal, target }))
+        .collect()
+}
+
+fn due(act: &Act) -> Option<Due> {
+    Some(Due {
+        process: act.target.process,
+        owner: act.target.uid?,
+        rule: act.verdict.key().rule.clone(),
+        overdue: act.target.overdue,
+    })
+}
+
+/// How many there are that could be hit: each process counts once, on however many cards.
+fn workloads(now: &Snapshot) -> usize {
+    now.holds().map(|(_, _, process)| process.id).collect::<BTreeSet<_>>().len()
+}
+
+/// The driver still shows it on one of the cards on which it offends.
+fn is_listed(target: &Target, lists: &Lists) -> bool {
+    let on = lists.get(&target.process.pid);
+    on.is_some_and(|cards| target.cards.iter().any(|card| cards.contains(&card.uuid)))
+}
+
+fn came_of(error: pidfd::Error) -> Done {
+    match error {
+        pidfd::Error::Gone => Done::Gone,
+        other => Done::Failed(other.to_string()),
+    }
+}
+
+fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Done) {
+    let (rule, action, pid) =
+        (verdict.key().rule.as_str(), verdict.deed().as_str(), process.map(|process| process.pid));
+    let subject = &verdict.key().subject;
+    match result {
+        Done::Refused(guard) => tracing::warn!(rule, action, %subject, pid, reason = guard.as_str(), "refused"),
+        Done::Failed(error) => tracing::error!(rule, action, %subject, pid, error, "failed"),
+        other => tracing::info!(rule, action, %subject, pid, "{}", other.as_str()),
+    }
+}
+
+#[cfg(test)]
+pub mod tests;

@@ -1,0 +1,158 @@
+//! Tables of metrics: a metric is a row. A [`Cycle`] goes in, Prometheus families come out; nothing is remembered, so no
+//! series can be stale.
+
+use std::collections::HashSet;
+
+use prometheus::TextEncoder;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use crate::cycle::{Build, Cycle};
+
+mod series;
+mod card;
+mod assignment;
+mod process;
+mod user;
+mod rule;
+mod source;
+mod agent;
+#[cfg(test)]
+mod tests;
+
+use series::{Kind, Labels, Series, Subject};
+
+/// What every family of the agent begins with, the standard `process_*` excepted.
+const PREFIX: &str = "gpuwarden_";
+
+/// All families of one cycle.
+pub fn families(cycle: &Cycle) -> Vec<MetricFamily> {
+    let mut page = Page::default();
+    all(cycle, &mut page);
+    page.families
+}
+
+/// The page before the first cycle.
+pub fn families_before(build: &Build) -> Vec<MetricFamily> {
+    let mut page = Page::default();
+    page.table(&agent::build(), &[*build]);
+    page.families
+}
+
+/// The text that is served. Families made here are whole, so only a broken encoder could fail.
+pub fn encode(families: &[MetricFamily]) -> Vec<u8> {
+    let mut page = String::with_capacity(64 << 10);
+    match TextEncoder::new().encode_utf8(families, &mut page) {
+        Ok(()) => page.into_bytes(),
+        Err(error) => unreachable!("a family that was made here has a name and a sample: {error}"),
+    }
+}
+
+/// Where the rows of all tables go: to the page, or into the documentation.
+trait Sink {
+    fn table<T: Subject>(&mut self, rows: &[Series<T>], subjects: &[T]);
+}
+
+/// Every table, in the order of the page.
+fn all(cycle: &Cycle, sink: &mut impl Sink) {
+    let cards = card::cards(cycle);
+    sink.table(&card::card(), &cards);
+    sink.table(&card::node(), &[cycle]);
+    sink.table(&assignment::table(), &assignment::rights(cycle));
+    let shown = process::shown(cycle);
+    sink.table(&process::process(), &process::whole(&shown));
+    sink.table(&process::on_card(), &shown);
+    sink.table(&process::node(), &[cycle]);
+    sink.table(&user::info(), &user::people(cycle));
+    sink.table(&user::on_card(), &user::on_cards(cycle));
+    sink.table(&user::user(), &user::users(cycle));
+    sink.table(&user::time(), &user::times(cycle));
+    sink.table(&rule::rule(), &rule::rules(cycle));
+    sink.table(&rule::node(), &[cycle]);
+    sink.table(&source::source(), &cycle.seen.health);
+    sink.table(&source::node(), &[cycle]);
+    sink.table(&agent::cycle(), &[cycle]);
+    sink.table(&agent::build(), &[cycle.setup.build]);
+    sink.table(&agent::process(), &[agent::Own(cycle)]);
+}
+
+#[derive(Default)]
+struct Page {
+    families: Vec<MetricFamily>,
+}
+
+impl Sink for Page {
+    fn table<T: Subject>(&mut self, rows: &[Series<T>], subjects: &[T]) {
+        let labels: Vec<_> = subjects.iter().map(|subject| pairs(subject.labels())).collect();
+        self.families.extend(rows.iter().filter_map(|row| family(row, subjects, &labels)));
+    }
+}
+
+/// One family, or none where it has no sample.
+fn family<T: Subject>(row: &Series<T>, subjects: &[T], labels: &[Vec<LabelPair>]) -> Option<MetricFamily> {
+    let mut metrics = Vec::new();
+    for (subject, base) in subjects.iter().zip(labels) {
+        row.read.each(subject, |more, value| {
+            let mut labels = base.clone();
+            labels.extend(pairs(more));
+            metrics.push(metric(row.kind, labels, value));
+        });
+    }
+    once(&mut metrics);
+    (!metrics.is_empty()).then(|| named(row, metrics))
+}
+
+/// Two samples with equal labels would make the whole scrape fail: the first counts.
+fn once(metrics: &mut Vec<Metric>) {
+    let mut seen = HashSet::with_capacity(metrics.len());
+    metrics.retain(|metric| {
+        let mut labels: Vec<_> = metric
+            .get_label()
+            .iter()
+            // An empty value is the same as none.
+            .filter(|pair| !pair.value().is_empty())
+            .map(|pair| (pair.name().to_owned(), pair.value().to_owned()))
+            .collect();
+        labels.sort_unstable();
+        seen.insert(labels)
+    });
+}
+
+fn named<T>(row: &Series<T>, metrics: Vec<Metric>) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(row.full_name());
+    family.set_help(row.help.to_owned());
+    family.set_field_type(match row.kind {
+        Kind::Gauge => MetricType::GAUGE,
+        Kind::Counter => MetricType::COUNTER,
+    });
+    family.set_metric(metrics);
+    family
+}
+
+fn metric(kind: Kind, labels: Vec<LabelPair>, value: f64) -> Metric {
+    let mut metric = Metric::from_label(labels);
+    match kind {
+        Kind::Gauge => {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        Kind::Counter => {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        }
+    }
+    metric
+}
+
+fn pairs(labels: Labels) -> Vec<LabelPair> {
+    labels.into_iter().map(|(name, value)| pair(name, value)).collect()
+}
+
+fn pair(name: &str, value: String) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value);
+    pair
+}

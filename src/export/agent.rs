@@ -1,0 +1,97 @@
+//! The agent itself.
+
+use super::series::{Labels, Series, Subject, counter, gauge, gauges, info, truth};
+use crate::cycle::{Build, Cycle};
+
+impl Subject for &Cycle {
+    const LABELS: &'static [&'static str] = &[];
+
+    fn labels(&self) -> Labels {
+        Labels::new()
+    }
+}
+
+pub fn cycle<'a>() -> Vec<Series<&'a Cycle>> {
+    vec![
+        gauge("cycle_duration_seconds", "How long the last cycle took.", |cycle| Some(cycle.took.as_secs_f64())),
+        gauge("last_cycle_timestamp_seconds", "When the last cycle read the clock.", |cycle| {
+            Some(cycle.seen.at.wall.as_millisecond() as f64 / 1e3)
+        }),
+        counter("cycles_total", "Cycles.", |cycle| Some(cycle.tallies.cycles as f64)),
+        counter("cycles_late_total", "Cycles that took longer than the interval.", |cycle| {
+            Some(cycle.tallies.late as f64)
+        }),
+        gauge("config_last_reload_successful", "Whether the configuration was good when it was last read.", |cycle| {
+            Some(truth(cycle.reload.successful))
+        }),
+        gauge("config_last_reload_success_timestamp_seconds", "When the configuration in effect was read.", |cycle| {
+            Some(cycle.reload.last_success.as_second() as f64)
+        }),
+        // 48 bits of it: an f64 tells no more than 53 apart.
+        gauge("config_hash", "A number for configuration and rules; nodes with one number judge alike.", |cycle| {
+            Some((cycle.setup.hash & ((1 << 48) - 1)) as f64)
+        }),
+    ]
+}
+
+impl Subject for Build {
+    const LABELS: &'static [&'static str] = &[];
+
+    fn labels(&self) -> Labels {
+        Labels::new()
+    }
+}
+
+pub fn build() -> Vec<Series<Build>> {
+    vec![gauges(
+        "build_info",
+        &["version", "revision", "rustc_version"],
+        "Which program this is; 1.",
+        |build: &Build| {
+            info([
+                ("version", Some(build.version.to_owned())),
+                ("revision", build.revision.map(str::to_owned)),
+                ("rustc_version", build.rustc_version.map(str::to_owned)),
+            ])
+        },
+    )]
+}
+
+/// The agent as a process.
+pub struct Own<'a>(pub &'a Cycle);
+
+impl Subject for Own<'_> {
+    const LABELS: &'static [&'static str] = &[];
+
+    fn labels(&self) -> Labels {
+        Labels::new()
+    }
+}
+
+/// What every Prometheus client publishes of its own process, without prefix and with the usual sentences.
+pub fn process<'a>() -> Vec<Series<Own<'a>>> {
+    vec![
+        counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", |own: &Own| {
+            own.0.agent.cpu.map(|time| time.as_secs_f64())
+        }),
+        gauge("process_max_fds", "Maximum number of open file descriptors.", |own| {
+            own.0.agent.max_fds.map(|fds| fds as f64)
+        }),
+        gauge("process_open_fds", "Number of open file descriptors.", |own| own.0.agent.open_fds.map(|fds| fds as f64)),
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |own| {
+            own.0.agent.resident.map(|bytes| bytes.0 as f64)
+        }),
+        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |own| {
+            own.0.tallies.booted.zip(own.0.agent.started).map(|(booted, started)| booted.unix_seconds(started))
+        }),
+        gauge("process_threads", "Number of OS threads in the process.", |own| {
+            own.0.agent.threads.map(|threads| threads as f64)
+        }),
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| {
+            own.0.agent.virtual_memory.map(|bytes| bytes.0 as f64)
+        }),
+    ]
+    .into_iter()
+    .map(Series::standard)
+    .collect()
+}

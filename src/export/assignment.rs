@@ -1,0 +1,73 @@
+//! Rights that hold now.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::card::gpu_labels;
+use super::series::{Labels, Series, Subject, gauge};
+use crate::cycle::Cycle;
+use crate::snapshot::{Grantee, Source};
+
+/// A right on one card.
+pub struct Right {
+    gpu: Labels,
+    source: Source,
+    user: String,
+    group: String,
+    end: Option<Timestamp>,
+}
+
+impl Subject for Right {
+    const LABELS: &'static [&'static str] = &["gpu", "uuid", "source", "user", "group"];
+
+    fn labels(&self) -> Labels {
+        let mut labels = self.gpu.clone();
+        labels.extend([
+            ("source", self.source.as_str().to_owned()),
+            ("user", self.user.clone()),
+            ("group", self.group.clone()),
+        ]);
+        labels
+    }
+}
+
+/// One for each card, source and name. Of two rights with equal names the one that ends later counts.
+pub fn rights(cycle: &Cycle) -> Vec<Right> {
+    let snapshot = &cycle.seen;
+    let mut ends: BTreeMap<(u32, Source, String, String), (Labels, Option<Timestamp>)> = BTreeMap::new();
+    for (source, right) in snapshot.assignments.holding(snapshot.at.wall) {
+        let Some((user, group)) = names(&right.to) else { continue };
+        for gpu in right.gpus.known.iter().filter_map(|uuid| snapshot.gpu(uuid)) {
+            ends.entry((gpu.index, source, user.clone(), group.clone()))
+                .and_modify(|(_, end)| *end = later(*end, right.when.until))
+                .or_insert_with(|| (gpu_labels(gpu.index, &gpu.uuid), right.when.until));
+        }
+    }
+    let right = |((_, source, user, group), (gpu, end))| Right { gpu, source, user, group, end };
+    ends.into_iter().map(right).collect()
+}
+
+/// The labels `user` and `group`; a name that nobody bears now gives nobody a right.
+fn names(to: &Grantee) -> Option<(String, String)> {
+    match to {
+        Grantee::Everyone => Some(("*".to_owned(), String::new())),
+        Grantee::User { name, .. } => Some((name.clone(), String::new())),
+        Grantee::Group { name, .. } => Some((String::new(), name.clone())),
+        Grantee::Unresolved(_) => None,
+    }
+}
+
+/// A right without an end outlasts any other.
+fn later(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    one.zip(other).map(|(one, other)| one.max(other))
+}
+
+pub fn table() -> Vec<Series<Right>> {
+    vec![
+        gauge("gpu_assignment_info", "A right on a card that holds now; 1. The user * is everyone.", |_| Some(1.0)),
+        gauge("gpu_assignment_end_timestamp_seconds", "When that right ends, where it is known to end.", |right| {
+            right.end.map(|end| end.as_second() as f64)
+        }),
+    ]
+}

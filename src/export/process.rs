@@ -1,0 +1,146 @@
+//! Processes.
+
+use std::collections::BTreeMap;
+
+use super::card::gpu_labels;
+use super::series::{Labels, Sample, Series, Subject, counter, gauge, gauges, info, truth};
+use crate::cycle::Cycle;
+use crate::cycle::usage::{Part, parts};
+use crate::snapshot::{Kind, Process, Truth};
+
+/// A process on one card.
+pub struct OnCard<'a> {
+    cycle: &'a Cycle,
+    part: Part<'a>,
+    process: &'a Process,
+    user: String,
+}
+
+impl Subject for OnCard<'_> {
+    const LABELS: &'static [&'static str] = &["gpu", "uuid", "pid", "user"];
+
+    fn labels(&self) -> Labels {
+        let mut labels = gpu_labels(self.part.gpu.index, &self.part.gpu.uuid);
+        labels.extend([("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]);
+        labels
+    }
+}
+
+/// Those that have series of their own.
+pub fn shown(cycle: &Cycle) -> Vec<OnCard<'_>> {
+    let latest = latest(cycle);
+    parts(&cycle.seen)
+        .filter_map(|part| Some((part, part.process?)))
+        .filter(|(part, process)| cycle.tallies.shown.contains(&(process.id, part.gpu.uuid.clone())))
+        .filter(|(_, process)| latest.get(&process.id.pid) == Some(&process.id.started))
+        .map(|(part, process)| OnCard { cycle, part, process, user: part.user(&cycle.seen) })
+        .collect()
+}
+
+/// The start time of each pid's last holder. While the lists are read a pid can pass to another process; the labels
+/// know the pid only.
+fn latest(cycle: &Cycle) -> BTreeMap<i32, u64> {
+    cycle.seen.processes.keys().map(|id| (id.pid, id.started)).collect()
+}
+
+/// A process, whatever the number of its cards.
+pub struct Whole<'a> {
+    cycle: &'a Cycle,
+    process: &'a Process,
+    user: String,
+    kind: Kind,
+}
+
+impl Subject for Whole<'_> {
+    const LABELS: &'static [&'static str] = &["pid", "user"];
+
+    fn labels(&self) -> Labels {
+        vec![("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]
+    }
+}
+
+pub fn whole<'a>(shown: &[OnCard<'a>]) -> Vec<Whole<'a>> {
+    let mut by_pid: BTreeMap<i32, Whole> = BTreeMap::new();
+    for OnCard { cycle, part, process, user } in shown {
+        by_pid
+            .entry(process.id.pid)
+            .and_modify(|whole| whole.kind = whole.kind.and(part.hold.kind))
+            .or_insert_with(|| Whole { cycle, process, user: user.clone(), kind: part.hold.kind });
+    }
+    by_pid.into_values().collect()
+}
+
+impl Kind {
+    /// What it is that does the one on one card and the other on another.
+    fn and(self, other: Self) -> Self {
+        if self == other { self } else { Self::Both }
+    }
+}
+
+pub fn process<'a>() -> Vec<Series<Whole<'a>>> {
+    vec![
+        gauges(
+            "process_info",
+            &["uid", "command", "kind", "owner_confidence"],
+            "A process on a card; 1. One series, whatever the number of cards.",
+            whole_info,
+        ),
+        gauge("process_start_time_seconds", "When the process started.", |whole| {
+            whole.cycle.tallies.booted.map(|booted| booted.unix_seconds(whole.process.id.start()))
+        }),
+        gauge("process_host_memory_bytes", "Resident memory on the host.", |whole| {
+            whole.process.host_memory.map(|bytes| bytes.0 as f64)
+        }),
+        counter("process_host_cpu_seconds_total", "User and system time on the host.", |whole| {
+            whole.process.host_cpu.map(|time| time.as_secs_f64())
+        }),
+    ]
+}
+
+fn whole_info(whole: &Whole) -> Vec<Sample> {
+    let process = whole.process;
+    info([
+        ("uid", process.uid.map(|uid| uid.to_string())),
+        ("command", Some(process.command.clone())),
+        ("kind", Some(whole.kind.as_str().to_owned())),
+        ("owner_confidence", Some(process.confidence.as_str().to_owned())),
+    ])
+}
+
+pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
+    vec![
+        gauge("process_memory_bytes", "Memory of the process on the card.", |on| {
+            on.part.hold.memory.map(|bytes| bytes.0 as f64)
+        }),
+        gauge("process_utilization_ratio", "Share of time since the last cycle in which its kernels ran.", |on| {
+            on.part.hold.utilization.map(|share| share.ratio())
+        }),
+        counter("process_busy_seconds_total", "Time in which its kernels were seen to run.", |on| {
+            let pair = (on.process.id, on.part.gpu.uuid.clone());
+            on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64())
+        }),
+        gauge(
+            "process_assigned",
+            "Whether its owner may use the card now; absent where that is unknown.",
+            |on| match on.part.assigned(&on.cycle.seen) {
+                Truth::True => Some(truth(true)),
+                Truth::False => Some(truth(false)),
+                Truth::Unknown => None,
+            },
+        ),
+    ]
+}
+
+pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
+    vec![
+        gauge("processes_omitted", "Pairs of process and card without series of their own.", |cycle| {
+            cycle.seen.gpus.as_ref().ok()?;
+            let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
+            Some(pairs.saturating_sub(shown(cycle).len()) as f64)
+        }),
+        gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| Some(cycle.exempt.len() as f64)),
+        gauge("unkillable_processes", "Processes that are still there after they were killed.", |cycle| {
+            Some(cycle.unkillable as f64)
+        }),
+    ]
+}

@@ -1,0 +1,98 @@
+//! Where clients come in.
+
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use nix::time::{ClockId, clock_gettime};
+
+use super::{Clients, Service};
+
+/// How long to wait when no client can be accepted, as when all descriptors are in use.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// An address that is bound.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// `127.0.0.1:9845`, `:9845` for every interface, or `unix:/run/gpuwarden.sock`.
+    pub fn bind(address: &str) -> io::Result<Self> {
+        let listener = match (address.strip_prefix("unix:"), address.strip_prefix(':')) {
+            (Some(path), _) => Self::Unix(bind_path(Path::new(path))?),
+            (None, Some(port)) => Self::Tcp(bind_everywhere(port)?),
+            (None, None) => Self::Tcp(TcpListener::bind(address)?),
+        };
+        listener.set_nonblocking()?;
+        Ok(listener)
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+            Self::Unix(listener) => listener.set_nonblocking(true),
+        }
+    }
+}
+
+/// A socket that nobody listens on any more is left over from an agent that was killed.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
+            fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    }
+}
+
+/// The kernel takes IPv4 clients on an IPv6 socket, unless IPv6 is switched off.
+fn bind_everywhere(port: &str) -> io::Result<TcpListener> {
+    TcpListener::bind(format!("[::]:{port}")).or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}")))
+}
+
+pub(super) async fn accept(listener: Listener, service: Arc<Service>, clients: Arc<Clients>) {
+    let ended = match listener {
+        Listener::Tcp(listener) => accept_tcp(listener, service, clients).await,
+        Listener::Unix(listener) => accept_unix(listener, service, clients).await,
+    };
+    if let Err(error) = ended {
+        tracing::error!(%error, "an address is not served");
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, service: Arc<Service>, clients: Arc<Clients>) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => clients.admit(service.clone().attend(client)),
+            Err(error) => wait_after(error).await,
+        }
+    }
+}
+
+async fn accept_unix(listener: UnixListener, service: Arc<Service>, clients: Arc<Clients>) -> io::Result<()> {
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    loop {
+        match listener.accept().await {
+            Ok((client, _)) => clients.admit(service.clone().attend(client)),
+            Err(error) => wait_after(error).await,
+        }
+    }
+}
+
+async fn wait_after(error: io::Error) {
+    tracing::warn!(%error, "cannot accept a client");
+    tokio::time::sleep(ACCEPT_AGAIN).await;
+}
+
+/// The clock that cycles are dated by, for `/-/ready` only.
+pub(super) fn boot_time() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
+}

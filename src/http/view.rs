@@ -1,0 +1,342 @@
+//! A cycle as people look at it: `/api/v1/status`, the status page and `gpuwarden status` all show this one value.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cycle::usage::{Part, parts_on, usages_of};
+use crate::cycle::{Cycle, Recent};
+use crate::policy::rule::Rung;
+use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Rule, Subject};
+use crate::snapshot::gpu::Readings;
+use crate::snapshot::{Gpu, Grantee, Health, Right, Source, Truth};
+use crate::units::Bytes;
+
+/// An answer of the API that is none.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Problem {
+    pub error: String,
+}
+
+impl Problem {
+    pub fn new(error: &str) -> Self {
+        Self { error: error.to_owned() }
+    }
+}
+
+/// What is not known is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct View {
+    pub host: String,
+    pub version: String,
+    /// The moment that all of this is about.
+    pub at: Timestamp,
+    pub interval_seconds: f64,
+    /// The most that any rule may do.
+    pub mode: String,
+    pub driver_version: Option<String>,
+    /// Why the driver shows no cards, where it does not.
+    pub driver_fault: Option<String>,
+    pub cards: Vec<Card>,
+    pub violations: Vec<Violation>,
+    /// Why nothing is signalled now.
+    pub pauses: Vec<String>,
+    pub fuses_blown: Vec<String>,
+    pub sources: Vec<SourceState>,
+    /// The latest first.
+    pub recent: Vec<Action>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Card {
+    pub index: u32,
+    pub uuid: String,
+    pub model: Option<String>,
+    /// Why the card does not answer, where it does not.
+    pub fault: Option<String>,
+    /// Why it is not known who is on it, where it is not.
+    pub holders_fault: Option<String>,
+    pub utilization: Option<f64>,
+    pub memory_used: Option<u64>,
+    pub memory_total: Option<u64>,
+    pub temperature: Option<f64>,
+    pub power: Option<f64>,
+    pub holders: Vec<Holder>,
+    pub rights: Vec<CardRight>,
+}
+
+/// Somebody on a card; nobody can be named where `user` is null.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Holder {
+    pub user: Option<String>,
+    pub memory: Option<u64>,
+    pub processes: Vec<Process>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: i32,
+    pub command: Option<String>,
+    pub memory: Option<u64>,
+    pub utilization: Option<f64>,
+    pub age_seconds: Option<f64>,
+    /// May its owner use this card now?
+    pub assigned: Option<bool>,
+}
+
+/// Somebody who may use a card now. Both `user` and `group` are null for everyone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CardRight {
+    pub source: String,
+    pub user: Option<String>,
+    pub group: Option<String>,
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Violation {
+    pub rule: String,
+    pub description: String,
+    pub mode: String,
+    pub severity: String,
+    pub subject: String,
+    pub user: Option<String>,
+    pub gpu: Option<u32>,
+    pub uuid: Option<String>,
+    pub state: String,
+    pub since: Option<Timestamp>,
+    /// How many rungs were climbed, of how many.
+    pub climbed: usize,
+    pub rungs: usize,
+    pub next: Option<Next>,
+    pub evidence: Vec<Fact>,
+}
+
+/// The rung that comes next.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Next {
+    pub action: String,
+    /// Time in which the condition must still be seen to be true.
+    pub in_seconds: f64,
+    /// When that is, should it stay true; null while it is not known to be.
+    pub due: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    pub fact: String,
+    pub value: String,
+    pub asked: String,
+    pub truth: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceState {
+    pub source: String,
+    pub fault: Option<String>,
+    pub last_success: Option<Timestamp>,
+    pub unresolved_names: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    pub at: Timestamp,
+    pub rule: String,
+    pub subject: String,
+    pub user: Option<String>,
+    pub action: String,
+    pub pid: Option<i32>,
+    pub outcome: String,
+    /// Why it was refused, or failed.
+    pub detail: Option<String>,
+    pub times: u64,
+}
+
+impl View {
+    pub fn of(cycle: &Cycle) -> Self {
+        let seen = &cycle.seen;
+        Self {
+            host: cycle.setup.host.clone(),
+            version: cycle.setup.build.version.to_owned(),
+            at: seen.at.wall,
+            interval_seconds: cycle.rules().interval.as_secs_f64(),
+            mode: cycle.rules().mode.as_str().to_owned(),
+            driver_version: seen.driver.as_ref().ok().and_then(|driver| driver.driver_version.clone()),
+            driver_fault: seen.gpus.as_ref().err().map(|fault| fault.what.clone()),
+            cards: seen.cards().iter().map(|gpu| Card::of(cycle, gpu)).collect(),
+            violations: violations(cycle),
+            pauses: cycle.pauses.iter().map(|pause| pause.as_str().to_owned()).collect(),
+            fuses_blown: cycle.blown.iter().map(|fuse| fuse.as_str().to_owned()).collect(),
+            sources: seen.health.iter().map(SourceState::of).collect(),
+            recent: cycle.tallies.recent.iter().rev().map(|recent| Action::of(cycle, recent)).collect(),
+        }
+    }
+}
+
+impl Card {
+    fn of(cycle: &Cycle, gpu: &Gpu) -> Self {
+        let seen = &cycle.seen;
+        let told = gpu.readings.as_ref().ok();
+        let bytes = |of: fn(&Readings) -> Option<Bytes>| told.and_then(of).map(|bytes| bytes.0);
+        let holders = usages_of(seen, gpu).into_iter().map(|usage| Holder {
+            memory: usage.memory().exact().map(|bytes| bytes.0),
+            processes: usage.parts.iter().map(|part| Process::of(cycle, part)).collect(),
+            user: Some(usage.user).filter(|user| !user.is_empty()),
+        });
+        let rights = seen.assignments.holding(seen.at.wall);
+        Self {
+            index: gpu.index,
+            uuid: gpu.uuid.0.clone(),
+            model: gpu.identity.model.clone(),
+            fault: gpu.readings.as_ref().err().map(|fault| fault.0.to_owned()),
+            holders_fault: gpu.holds.as_ref().err().map(|fault| fault.what.clone()),
+            utilization: told.and_then(|told| told.utilization).map(|share| share.ratio()),
+            memory_used: bytes(|told| told.memory.used),
+            memory_total: bytes(|told| told.memory.total),
+            temperature: told.and_then(|told| told.temperature).map(|celsius| celsius.0),
+            power: told.and_then(|told| told.power).map(|watts| watts.0),
+            holders: holders.collect(),
+            rights: rights
+                .filter(|(_, right)| right.gpus.known.contains(&gpu.uuid))
+                .filter_map(|(source, right)| CardRight::of(source, right))
+                .collect(),
+        }
+    }
+}
+
+impl Process {
+    fn of(cycle: &Cycle, part: &Part) -> Self {
+        let age = part.process.map(|process| cycle.seen.at.boot.saturating_sub(process.id.start()));
+        Self {
+            pid: part.hold.pid,
+            command: part.process.map(|process| process.command.clone()),
+            memory: part.hold.memory.map(|bytes| bytes.0),
+            utilization: part.hold.utilization.map(|share| share.ratio()),
+            age_seconds: age.map(|age| age.as_secs_f64()),
+            assigned: match part.assigned(&cycle.seen) {
+                Truth::True => Some(true),
+                Truth::False => Some(false),
+                Truth::Unknown => None,
+            },
+        }
+    }
+}
+
+impl CardRight {
+    /// None where nobody bears the name now.
+    fn of(source: Source, right: &Right) -> Option<Self> {
+        let (user, group) = match &right.to {
+            Grantee::Everyone => (None, None),
+            Grantee::User { name, .. } => (Some(name.clone()), None),
+            Grantee::Group { name, .. } => (None, Some(name.clone())),
+            Grantee::Unresolved(_) => return None,
+        };
+        Some(Self { source: source.as_str().to_owned(), user, group, until: right.when.until })
+    }
+}
+
+fn violations(cycle: &Cycle) -> Vec<Violation> {
+    let broken = cycle.judgements.iter().filter(|judgement| cycle.standing(judgement).is_violation());
+    broken.filter_map(|judgement| Violation::of(cycle, judgement)).collect()
+}
+
+impl Violation {
+    fn of(cycle: &Cycle, judgement: &Judgement) -> Option<Self> {
+        let rule = cycle.rules().rules.iter().find(|rule| rule.name == judgement.key.rule)?;
+        let episode = cycle.state.episodes.get(&judgement.key);
+        let now = (judgement.truth == Truth::True).then_some(cycle.seen.at.wall);
+        Some(Self {
+            rule: rule.name.to_string(),
+            description: rule.description.clone(),
+            mode: rule.effective_mode(cycle.rules().mode).as_str().to_owned(),
+            severity: rule.severity.as_str().to_owned(),
+            subject: subject(cycle, &judgement.key),
+            user: judgement.owner.as_ref().map(|owner| owner.name.clone()),
+            gpu: judgement.gpu.as_ref().map(|card| card.index),
+            uuid: judgement.gpu.as_ref().map(|card| card.uuid.0.clone()),
+            state: cycle.standing(judgement).as_str().to_owned(),
+            since: episode.map(|episode| episode.began),
+            climbed: episode.map_or(0, |episode| episode.climbed.len()),
+            rungs: rule.then.rungs().len(),
+            next: episode.and_then(|episode| Next::of(rule, episode, now)),
+            evidence: judgement.evidence.iter().map(Fact::of).collect(),
+        })
+    }
+}
+
+/// The subject in words, with the card's number and the process's command where they are known.
+fn subject(cycle: &Cycle, key: &EpisodeKey) -> String {
+    let card = key.subject.gpu().map(|uuid| match cycle.seen.gpu(uuid) {
+        Some(gpu) => format!("GPU {}", gpu.index),
+        None => uuid.0.clone(),
+    });
+    let who = match &key.subject {
+        Subject::Process { id, .. } => match cycle.seen.processes.get(id) {
+            Some(process) => Some(format!("{} {}", process.command, id.pid)),
+            None => Some(format!("process {}", id.pid)),
+        },
+        Subject::User { uid, .. } => {
+            Some(cycle.tallies.people.get(uid).map_or_else(|| uid.to_string(), |user| user.label()))
+        }
+        Subject::Gpu { .. } => None,
+    };
+    [who, card].into_iter().flatten().collect::<Vec<_>>().join(" on ")
+}
+
+impl Next {
+    /// `now` where the condition is true, so that the ladder's clock runs.
+    fn of(rule: &Rule, episode: &Episode, now: Option<Timestamp>) -> Option<Self> {
+        let rung: &Rung = rule.then.rungs().get(episode.climbed.len())?;
+        // The first rung counts from the beginning.
+        let since = episode.climbed.last().map_or(Duration::ZERO, |clock| *clock);
+        let left = rung.after.saturating_sub(episode.clock.saturating_sub(since));
+        Some(Self {
+            action: rung.action.as_str().to_owned(),
+            in_seconds: left.as_secs_f64(),
+            due: now.and_then(|now| now.checked_add(left).ok()),
+        })
+    }
+}
+
+impl Fact {
+    fn of(evidence: &Evidence) -> Self {
+        Self {
+            fact: evidence.fact.to_owned(),
+            value: evidence.value.clone(),
+            asked: evidence.asked.clone(),
+            truth: evidence.truth.as_str().to_owned(),
+        }
+    }
+}
+
+impl SourceState {
+    fn of(health: &Health) -> Self {
+        Self {
+            source: health.source.as_str().to_owned(),
+            fault: health.fault.clone(),
+            last_success: health.last_success,
+            unresolved_names: health.unresolved,
+        }
+    }
+}
+
+impl Action {
+    fn of(cycle: &Cycle, recent: &Recent) -> Self {
+        Self {
+            at: recent.at,
+            rule: recent.key.rule.to_string(),
+            subject: subject(cycle, &recent.key),
+            user: recent.user.clone(),
+            action: recent.action.to_owned(),
+            pid: recent.target.map(|target| target.pid),
+            outcome: recent.result.as_str().to_owned(),
+            detail: match &recent.result {
+                Done::Refused(guard) => Some(guard.as_str().to_owned()),
+                Done::Failed(why) => Some(why.clone()),
+                Done::Done | Done::Rehearsed | Done::Pending | Done::Gone => None,
+            },
+            times: recent.times,
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Who is told what over which channel; one message per person and round, however many cards.
+
+use std::collections::BTreeMap;
+
+use crate::policy::{ChannelName, Deed, Done, Guard, Person, Verdict};
+
+pub mod message;
+pub mod terminal;
+
+pub use message::Voice;
+pub use terminal::Terminal;
+
+/// The channels by name, and what became of what they were given.
+#[derive(Debug)]
+pub struct Channels {
+    voice: Voice,
+    terminal: Terminal,
+    tally: BTreeMap<(ChannelName, &'static str), u64>,
+}
+
+/// Whom a message is for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recipient {
+    Person(Person),
+    Admins,
+}
+
+/// What became of a message on one channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delivery {
+    Delivered,
+    /// The channel works, but does not reach this recipient.
+    Undeliverable(String),
+    /// The channel does not work.
+    Failed(String),
+    /// The answer comes in a later cycle.
+    #[expect(dead_code, reason = "the terminal answers at once; mail and webhooks do not")]
+    Pending,
+}
+
+impl Delivery {
+    /// The label `outcome` of `notifications_total`; what is pending has none yet.
+    pub fn as_str(&self) -> Option<&'static str> {
+        match self {
+            Self::Delivered => Some("delivered"),
+            Self::Undeliverable(_) => Some("undeliverable"),
+            Self::Failed(_) => Some("failed"),
+            Self::Pending => None,
+        }
+    }
+}
+
+/// What a message can come to.
+const OUTCOMES: [&str; 3] = ["delivered", "undeliverable", "failed"];
+
+/// The channel that exists without being named.
+pub const TERMINAL: &str = "terminal";
+
+impl Channels {
+    pub fn new(voice: Voice, terminal: Terminal) -> Self {
+        // There from the first page, so that the first message is an increase.
+        let tally = OUTCOMES.map(|outcome| ((ChannelName(TERMINAL.into()), outcome), 0)).into();
+        Self { voice, terminal, tally }
+    }
+
+    /// Delivers the messages of one round and tells what came of each verdict.
+    pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Done> {
+        let mut came: Vec<Came> = round.iter().map(|verdict| Came::of(verdict)).collect();
+        for ((to, channel), places) in letters(round) {
+            let about: Vec<&Verdict> = places.iter().map(|&place| round[place]).collect();
+            let text = message::compose(&self.voice, &to, &about);
+            let delivery = self.deliver(&channel, &to, &text);
+            for place in places {
+                came[place].over_each.entry(to.clone()).or_default().push(delivery.clone());
+            }
+        }
+        came.into_iter().map(Came::done).collect()
+    }
+
+    /// Tells the admins of the agent itself.
+    pub fn alert(&mut self, sentence: &str) -> Delivery {
+        let text = message::notice(&self.voice, sentence);
+        self.deliver(&ChannelName(TERMINAL.into()), &Recipient::Admins, &text)
+    }
+
+    /// How many messages came to which end, by channel.
+    pub fn tally(&self) -> &BTreeMap<(ChannelName, &'static str), u64> {
+        &self.tally
+    }
+
+    fn deliver(&mut self, channel: &ChannelName, to: &Recipient, text: &str) -> Delivery {
+        let delivery = match channel.0.as_str() {
+            TERMINAL => self.terminal.deliver(to, text),
+            _ => Delivery::Failed(format!("there is no channel `{channel}`")),
+        };
+        if let Some(outcome) = delivery.as_str() {
+            *self.tally.entry((channel.clone(), outcome)).or_default() += 1;
+        }
+        delivery
+    }
+}
+
+/// The messages of a round: to whom, over which channel, about which of the verdicts.
+fn letters(round: &[&Verdict]) -> BTreeMap<(Recipient, ChannelName), Vec<usize>> {
+    let mut letters: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (place, verdict) in round.iter().enumerate() {
+        for to in recipients(verdict.deed()) {
+            for channel in channels(verdict.deed()) {
+                let about = letters.entry((to.clone(), channel.clone())).or_default();
+                if about.last() != Some(&place) {
+                    about.push(place);
+                }
+            }
+        }
+    }
+    letters
+}
+
+fn recipients(deed: &Deed) -> Vec<Recipient> {
+    match deed {
+        Deed::Warn { to, .. } | Deed::Inform { to, .. } | Deed::AllClear { to, .. } => {
+            to.iter().cloned().map(Recipient::Person).collect()
+        }
+        Deed::Alert { .. } => vec![Recipient::Admins],
+        Deed::Signal(_) => Vec::new(),
+    }
+}
+
+fn channels(deed: &Deed) -> &[ChannelName] {
+    match deed {
+        Deed::Warn { channels, .. }
+        | Deed::Inform { channels, .. }
+        | Deed::AllClear { channels, .. }
+        | Deed::Alert { channels } => channels,
+        Deed::Signal(_) => &[],
+    }
+}
+
+/// What came of one verdict, over each channel, for each recipient.
+struct Came {
+    is_warning: bool,
+    to_admins: bool,
+    over_each: BTreeMap<Recipient, Vec<Delivery>>,
+}
+
+impl Came {
+    fn of(verdict: &Verdict) -> Self {
+        let deed = verdict.deed();
+        Self {
+            is_warning: matches!(deed, Deed::Warn { .. }),
+            to_admins: matches!(deed, Deed::Alert { .. }),
+            over_each: BTreeMap::new(),
+        }
+    }
+
+    /// Done if every recipient was reached by one channel.
+    fn done(self) -> Done {
+        // Nobody to inform is nothing to do; nobody to warn is a warning that reached nobody.
+        if self.over_each.is_empty() {
+            return if self.is_warning { Done::Refused(Guard::Unreachable) } else { Done::Done };
+        }
+        let to_admins = self.to_admins;
+        let each = self.over_each.into_values().map(|deliveries| reached(deliveries, to_admins));
+        each.max_by_key(gravity).unwrap_or(Done::Done)
+    }
+}
+
+/// What came of a message to one recipient.
+fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Done {
+    let mut why = Vec::new();
+    let mut failed = to_admins;
+    let mut pending = false;
+    for delivery in deliveries {
+        match delivery {
+            Delivery::Delivered => return Done::Done,
+            Delivery::Pending => pending = true,
+            Delivery::Undeliverable(reason) => why.push(reason),
+            Delivery::Failed(reason) => {
+                failed = true;
+                why.push(reason);
+            }
+        }
+    }
+    match (pending, failed) {
+        (true, _) => Done::Pending,
+        (false, true) => Done::Failed(why.join("; ")),
+        (false, false) => Done::Refused(Guard::Unreachable),
+    }
+}
+
+/// Of several recipients the one who fared worst counts.
+fn gravity(done: &Done) -> u8 {
+    match done {
+        Done::Done | Done::Rehearsed | Done::Gone => 0,
+        Done::Pending => 1,
+        Done::Failed(_) => 2,
+        Done::Refused(_) => 3,
+    }
+}

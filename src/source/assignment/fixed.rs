@@ -1,0 +1,23 @@
+//! The rights that stand in the configuration itself.
+
+use super::Record;
+use super::entry::Entry;
+
+pub struct Fixed {
+    entries: Vec<Entry>,
+    record: Record,
+}
+
+impl Fixed {
+    pub fn new(entries: Vec<Entry>) -> Self {
+        Self { entries, record: Record::default() }
+    }
+
+    pub fn with(self, entries: Vec<Entry>) -> Self {
+        Self { entries, ..self }
+    }
+
+    pub(super) fn said(&mut self) -> (Result<&[Entry], String>, &mut Record) {
+        (Ok(&self.entries), &mut self.record)
+    }
+}

@@ -1,0 +1,75 @@
+//! Whether names in a configuration are those of somebody and something now: for `gpuwarden check`, which has time to wait.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::directory::Directory;
+use super::nvml::{Nvml, Seen};
+use crate::snapshot::{Gpu, GpuSelector, Lookup};
+
+/// How long the directory and the driver may take; who has not answered by then has not answered.
+const PATIENCE: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// The directory and the driver of this moment.
+pub struct Known {
+    directory: RefCell<Directory>,
+    /// `None` where there is no driver to ask.
+    cards: Option<Vec<Gpu>>,
+}
+
+impl Known {
+    /// Fails only where the kernel gives no thread.
+    pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
+        let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(PATIENCE);
+        let cards = look.ok().map(|look| look.cards.into_iter().map(named).collect());
+        Ok(Self { directory: RefCell::new(Directory::start()?), cards })
+    }
+
+    pub fn user(&self, name: &str) -> Lookup<()> {
+        self.wait(|directory| forget(directory.uid_of(name)))
+    }
+
+    pub fn group(&self, name: &str) -> Lookup<()> {
+        self.wait(|directory| forget(directory.gid_of(name)))
+    }
+
+    /// Known where the selector names at least one card, and a range only cards that are there.
+    pub fn gpu(&self, selector: &GpuSelector) -> Lookup<()> {
+        let Some(cards) = &self.cards else { return Lookup::Pending };
+        let fits = cards.iter().filter(|gpu| selector.matches(gpu)).count();
+        let there = match selector {
+            GpuSelector::Indexes(first, last) => fits as u64 == u64::from(last - first) + 1,
+            GpuSelector::Uuid(_) | GpuSelector::PciBusId(_) => fits == 1,
+            GpuSelector::Model(_) => fits > 0,
+        };
+        if there { Lookup::Known(()) } else { Lookup::Absent }
+    }
+
+    fn wait(&self, mut question: impl FnMut(&mut Directory) -> Lookup<()>) -> Lookup<()> {
+        let mut directory = self.directory.borrow_mut();
+        let began = Instant::now();
+        loop {
+            directory.take_answers();
+            let lookup = question(&mut directory);
+            if lookup != Lookup::Pending || began.elapsed() > PATIENCE {
+                return lookup;
+            }
+            thread::sleep(GLANCE);
+        }
+    }
+}
+
+fn forget<T>(lookup: Lookup<T>) -> Lookup<()> {
+    match lookup {
+        Lookup::Known(_) => Lookup::Known(()),
+        Lookup::Absent => Lookup::Absent,
+        Lookup::Pending => Lookup::Pending,
+    }
+}
+
+fn named(seen: Seen) -> Gpu {
+    Gpu { uuid: seen.uuid, index: seen.index, identity: seen.identity, readings: seen.readings, holds: Ok(Vec::new()) }
+}

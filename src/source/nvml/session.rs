@@ -1,0 +1,249 @@
+//! The driver's library while it is loaded, and the patience between two attempts to load it.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+
+use super::calls::Calls;
+use super::card::{Asked, Card, Trouble};
+use super::error::{self, Failure};
+use super::processes::{Lists, Sample};
+use crate::snapshot::gpu::{Identity, Readings};
+use crate::snapshot::{Driver, GpuFault, GpuUuid};
+
+/// Where the driver installs its library.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What the driver told of the whole node.
+#[derive(Debug, Clone)]
+pub struct Look {
+    pub driver: Driver,
+    pub simulated: bool,
+    pub cards: Vec<Seen>,
+}
+
+/// What the driver told of one card.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub uuid: GpuUuid,
+    pub index: u32,
+    pub identity: Identity,
+    pub readings: Result<Readings, GpuFault>,
+    pub lists: Result<Lists, String>,
+    pub samples: Option<Vec<Sample>>,
+}
+
+/// Who is on one card.
+#[derive(Debug, Clone)]
+pub struct Holders {
+    pub uuid: GpuUuid,
+    pub lists: Result<Lists, String>,
+}
+
+/// Owned by the driver's thread, and by nobody else.
+pub struct Session {
+    library: OsString,
+    nvml: Option<Nvml>,
+    driver: Driver,
+    simulated: bool,
+    /// Every card ever seen, by the index it had then.
+    cards: Vec<Card>,
+    pub calls: Calls,
+    patience: Patience,
+}
+
+/// When the library may be loaded again, and why it could not be.
+struct Patience {
+    next: Option<(Instant, String)>,
+    pause: Duration,
+}
+
+impl Session {
+    pub fn new(library: Option<OsString>, calls: Calls) -> Self {
+        Self {
+            library: library.unwrap_or_else(|| LIBRARY.into()),
+            nvml: None,
+            driver: Driver { driver_version: None, nvml_version: None, cuda_version: None },
+            simulated: false,
+            cards: Vec::new(),
+            calls,
+            patience: Patience { next: None, pause: FIRST_PAUSE },
+        }
+    }
+
+    pub fn look(&mut self) -> Result<Look, String> {
+        let cards = self.with_each_card(|card, asked| {
+            let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
+            // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
+            let lists = card.lists(asked)?;
+            let samples = card.samples(asked)?;
+            let readings = Ok(card.read(asked)?);
+            Ok(Seen { uuid, index, identity, readings, lists: lists.map_err(|failure| failure.to_string()), samples })
+        })?;
+        let lost = |card: &Card, fault: GpuFault| Seen {
+            uuid: card.uuid.clone(),
+            index: card.index,
+            identity: card.identity.clone(),
+            lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
+            readings: Err(fault),
+            samples: None,
+        };
+        let mut cards: Vec<Seen> =
+            self.cards.iter().zip(cards).map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault))).collect();
+        cards.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
+        Ok(Look { driver: self.driver.clone(), simulated: self.simulated, cards })
+    }
+
+    /// The lists alone, for whoever is about to act.
+    pub fn holders(&mut self) -> Result<Vec<Holders>, String> {
+        let lists = self.with_each_card(|card, asked| card.lists(asked))?;
+        Ok(self
+            .cards
+            .iter()
+            .zip(lists)
+            .map(|(card, lists)| Holders {
+                uuid: card.uuid.clone(),
+                lists: match lists {
+                    Ok(lists) => lists.map_err(|failure| failure.to_string()),
+                    Err(fault) => Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
+                },
+            })
+            .collect())
+    }
+
+    /// Asks each card that was ever seen, in the order of `self.cards`. A lost one does not disturb the others.
+    fn with_each_card<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut Card, &mut Asked) -> Result<T, Trouble>,
+    ) -> Result<Vec<Result<T, GpuFault>>, String> {
+        let nvml = self.open()?;
+        match visit(&nvml, &mut self.cards, &mut self.calls, &mut ask) {
+            Ok(answers) => {
+                self.nvml = Some(nvml);
+                Ok(answers)
+            }
+            // The library is closed, and loaded afresh: the driver was exchanged under it.
+            Err(failure) => {
+                self.calls.make("nvmlShutdown", || nvml.shutdown()).ok();
+                Err(self.patience.wait(failure.to_string()))
+            }
+        }
+    }
+
+    fn open(&mut self) -> Result<Nvml, String> {
+        if let Some(nvml) = self.nvml.take() {
+            return Ok(nvml);
+        }
+        self.patience.allow()?;
+        let library = self.library.clone();
+        let nvml = match self.calls.make("nvmlInit_v2", || Nvml::builder().lib_path(&library).init()) {
+            Ok(nvml) => nvml,
+            Err(NvmlError::LibloadingError(cause)) => {
+                return Err(self.patience.wait(format!("cannot load the driver's library: {cause}")));
+            }
+            Err(failure) => {
+                let failure = Failure { call: "nvmlInit_v2", error: error::name(&failure) };
+                return Err(self.patience.wait(failure.to_string()));
+            }
+        };
+        self.patience = Patience { next: None, pause: FIRST_PAUSE };
+        self.cards.iter_mut().for_each(Card::forget_the_session);
+        self.simulated = super::raw::simulated(&nvml);
+        self.driver = Driver {
+            driver_version: self.calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok(),
+            nvml_version: self.calls.make("nvmlSystemGetNVMLVersion", || nvml.sys_nvml_version()).ok(),
+            cuda_version: self
+                .calls
+                .make("nvmlSystemGetCudaDriverVersion_v2", || nvml.sys_cuda_driver_version())
+                .ok()
+                .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10)),
+        };
+        Ok(nvml)
+    }
+}
+
+fn visit<T>(
+    nvml: &Nvml,
+    cards: &mut Vec<Card>,
+    calls: &mut Calls,
+    ask: &mut impl FnMut(&mut Card, &mut Asked) -> Result<T, Trouble>,
+) -> Result<Vec<Result<T, GpuFault>>, Failure> {
+    let failed = |call, error: &NvmlError| Failure { call, error: error::name(error) };
+    let count = calls
+        .make("nvmlDeviceGetCount_v2", || nvml.device_count())
+        .map_err(|error| failed("nvmlDeviceGetCount_v2", &error))?;
+    // Until a card is asked it is one that the driver no longer names.
+    let mut answers: Vec<Result<T, GpuFault>> = cards.iter().map(|_| Err(error::MISSING)).collect();
+    let mut named = BTreeSet::new();
+    let mut mute = Vec::new();
+    for index in 0..count {
+        const CALL: &str = "nvmlDeviceGetHandleByIndex_v2";
+        let device = calls.make(CALL, || nvml.device_by_index(index));
+        let device = match device {
+            Ok(device) => device,
+            Err(error) if error::ends_the_session(&error) => return Err(failed(CALL, &error)),
+            Err(error) => {
+                mute.push((index, error::fault(&error)));
+                continue;
+            }
+        };
+        let uuid = match calls.make("nvmlDeviceGetUUID", || device.uuid()) {
+            Ok(uuid) => GpuUuid(uuid),
+            Err(error) if error::ends_the_session(&error) => return Err(failed("nvmlDeviceGetUUID", &error)),
+            Err(error) => {
+                mute.push((index, error::fault(&error)));
+                continue;
+            }
+        };
+        let mut asked = Asked { nvml, device: &device, calls };
+        let place = match cards.iter().position(|card| card.uuid == uuid) {
+            Some(place) => place,
+            None => match Card::meet(uuid, index, &mut asked) {
+                Ok(card) => {
+                    cards.push(card);
+                    answers.push(Err(error::MISSING));
+                    cards.len() - 1
+                }
+                Err(Trouble::Driver(failure)) => return Err(failure),
+                // It was lost while it introduced itself; it is met when it answers again.
+                Err(Trouble::Card(_)) => continue,
+            },
+        };
+        named.insert(place);
+        answers[place] = match ask(&mut cards[place], &mut asked) {
+            Ok(answer) => Ok(answer),
+            Err(Trouble::Card(fault)) => Err(fault),
+            Err(Trouble::Driver(failure)) => return Err(failure),
+        };
+    }
+    // A card that cannot even say who it is is the one that was seen under this number, unless that one has spoken.
+    for (index, fault) in mute {
+        if let Some(place) = cards.iter().position(|card| card.index == index)
+            && !named.contains(&place)
+        {
+            answers[place] = Err(fault);
+        }
+    }
+    Ok(answers)
+}
+
+impl Patience {
+    /// Whether it is time to try again; if not, why the last attempt failed.
+    fn allow(&self) -> Result<(), String> {
+        match &self.next {
+            Some((next, why)) if Instant::now() < *next => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, why: String) -> String {
+        self.next = Some((Instant::now() + self.pause, why.clone()));
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        why
+    }
+}
