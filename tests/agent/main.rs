@@ -2,4 +2,5 @@
 
 mod architecture;
 mod check;
+mod shipped;
 mod peers;
