@@ -56,7 +56,6 @@ fn page_with(seen: Snapshot, change: impl FnOnce(&mut Cycle)) -> String {
         now: &cycle.seen,
         judgements: &cycle.judgements,
         outcomes: &[],
-        deliveries: &[],
         took: Duration::ZERO,
         setup: &cycle.setup,
     };
@@ -342,7 +341,6 @@ fn bench_a_page_of_eight_cards_with_sixteen_processes_each() {
             now: &cycle.seen,
             judgements: &cycle.judgements,
             outcomes: &[],
-            deliveries: &[],
             took: Duration::ZERO,
             setup: &setup,
         };

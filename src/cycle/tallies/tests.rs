@@ -25,7 +25,6 @@ impl Agent {
             now: &now,
             judgements,
             outcomes,
-            deliveries: &[],
             took: Duration::from_secs(1),
             setup: &self.setup,
         });
