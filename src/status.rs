@@ -209,7 +209,7 @@ fn section(heading: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String 
     let heading: Vec<String> = heading.iter().map(|cell| (*cell).to_owned()).collect();
     let all = || std::iter::once(&heading).chain(&rows);
     let widths: Vec<usize> = (0..heading.len())
-        .map(|column| all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|column| all().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).fold(0, usize::max))
         .collect();
     all().fold("\n".to_owned(), |text, row| text + &line(row, &widths))
 }
