@@ -256,7 +256,8 @@ impl Sink for Listing {
     fn table<T: Subject>(&mut self, rows: &[Series<T>], _: &[T]) {
         for row in rows {
             let labels: Vec<&str> = T::LABELS.iter().chain(row.labels).copied().collect();
-            let (name, kind, help) = (row.full_name(), row.kind.as_str(), row.help);
+            let kind = if row.kind == Kind::Gauge { "gauge" } else { "counter" };
+            let (name, help) = (row.full_name(), row.help);
             let shown: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
             self.rows.push(format!("| `{name}` | {kind} | {} | {help} |\n", shown.join(", ")));
             let before = self.labels.insert(name.clone(), labels.into_iter().collect());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::view::{Action, Card, CardRight, Holder, Next, Process, SourceState, View, Violation};
+use super::view::{Action, Card, CardRight, Deed, Holder, Next, Process, SourceState, View, Violation};
 use crate::units::{Bytes, Percent, Span};
 
 /// Text from anywhere, safe in HTML between tags and inside double quotes. Control characters, and those that turn the
@@ -48,7 +48,7 @@ impl<I: Clone + IntoIterator, D: Display, F: Fn(I::Item) -> D> Display for Each<
 }
 
 const STYLE: &str = "
-:root{color-scheme:light dark;--line:#8883;--dim:#8889;--bar:#4a8f3c;--bad:#c0392b;--soon:#b9770e}
+:root{color-scheme:light dark;--line:#8883;--bar:#4a8f3c;--bad:#c0392b;--soon:#b9770e}
 body{font:15px/1.45 system-ui,sans-serif;max-width:76rem;margin:1.5rem auto;padding:0 1rem}
 h1{font-size:1.3rem;margin:0}h2{font-size:1.05rem;margin:1.6rem 0 .5rem}
 p.sub,.dim{color:GrayText}p.alarm{border-left:4px solid var(--bad);padding:.3rem .8rem}
@@ -151,7 +151,12 @@ fn readings(f: &mut fmt::Formatter, card: &Card) -> fmt::Result {
     let line =
         [card.temperature.map(|celsius| format!("{celsius:.0} °C")), card.power.map(|watts| format!("{watts:.0} W"))];
     let line = line.into_iter().flatten().collect::<Vec<_>>().join(" &middot; ");
-    write!(f, "<div>busy {} {}</div>{}", Known(card.utilization.map(share)), line, Bar(card.utilization))?;
+    write!(
+        f,
+        "<div>busy {} <span class=\"dim\">{line}</span></div>{}",
+        Known(card.utilization.map(share)),
+        Bar(card.utilization)
+    )?;
     write!(
         f,
         "<div>memory {} of {}</div>{}",
@@ -239,7 +244,7 @@ impl Display for ViolationRow<'_> {
         let one = self.0;
         writeln!(
             f,
-            "<tr><td class=\"{}\" title=\"{}\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}/{}</td><td>{}</td></tr>",
+            "<tr><td class=\"{}\" title=\"{}\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{} {}/{}</td><td>{}{}</td></tr>",
             Text(&one.severity),
             Text(&one.description),
             Text(&one.rule),
@@ -250,7 +255,36 @@ impl Display for ViolationRow<'_> {
             one.climbed,
             one.rungs,
             Countdown(one),
+            Each(&one.done, DeedLine),
         )
+    }
+}
+
+/// What this cycle came to, under what comes next.
+struct DeedLine<'a>(&'a Deed);
+
+impl Display for DeedLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Deed { action, pid, outcome, detail } = self.0;
+        let why = Why(detail.as_deref());
+        write!(f, "<br><span class=\"dim\">{}{} {}{why}</span>", Text(action), To(*pid), Text(outcome))
+    }
+}
+
+/// The target of an act; messages have none.
+struct To(Option<i32>);
+
+impl Display for To {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.0.map_or(Ok(()), |pid| write!(f, " to {pid}"))
+    }
+}
+
+struct Why<'a>(Option<&'a str>);
+
+impl Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.0.map_or(Ok(()), |why| write!(f, ": {}", Text(why)))
     }
 }
 
@@ -285,9 +319,7 @@ struct ActionRow<'a>(&'a Action);
 impl Display for ActionRow<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let Action { at, rule, subject, user, action, outcome, .. } = self.0;
-        let pid = self.0.pid.map(|pid| format!(" to {pid}"));
-        let detail = self.0.detail.as_ref().map(|detail| format!(": {detail}"));
-        let times = Some(self.0.times).filter(|times| *times > 1).map(|times| format!(" &times;{times}"));
+        let times = if self.0.times > 1 { format!(" &times;{}", self.0.times) } else { String::new() };
         writeln!(
             f,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td><td>{}{}{}</td></tr>",
@@ -296,10 +328,10 @@ impl Display for ActionRow<'_> {
             Known(user.as_deref().map(Text)),
             Text(subject),
             Text(action),
-            pid.unwrap_or_default(),
+            To(self.0.pid),
             Text(outcome),
-            Text(&detail.unwrap_or_default()),
-            times.unwrap_or_default(),
+            Why(self.0.detail.as_deref()),
+            times,
         )
     }
 }
@@ -317,8 +349,10 @@ impl Display for SourceRow<'_> {
             Some(fault) => format!("<span class=\"no\">{}</span>", Text(fault)),
             None => "answers".to_owned(),
         };
-        let names = unresolved_names.filter(|names| *names > 0);
-        let names = names.map(|names| format!("{names} names that nobody knows now")).unwrap_or_default();
+        let names = match unresolved_names {
+            None | Some(0) => String::new(),
+            Some(names) => format!("names that nobody knows now: {names}"),
+        };
         let last = last_success.map_or_else(|| "never".to_owned(), |at| moment(at).to_string());
         writeln!(f, "<tr><td>{}</td><td>{state}</td><td>{names}</td><td>{last}</td></tr>", Text(source))
     }
