@@ -299,7 +299,10 @@ fn labels_that_belong_to_whoever_scrapes_are_never_ours() {
 
 #[test]
 fn the_first_page_has_every_combination_with_zero() {
-    let page = page_with(fixture::snapshot(0), |cycle| cycle.judgements.clear());
+    let page = page_with(fixture::snapshot(0), |cycle| {
+        cycle.judgements.clear();
+        cycle.notifications.values_mut().for_each(|count| *count = 0);
+    });
     let zeros = |name: &str| lines_with(&page, name).iter().filter(|line| line.ends_with(" 0")).count();
     // Four rungs by five outcomes, ten reasons, two channels by three, two rules by three users, four cards.
     assert_eq!(zeros("gpuwarden_actions_total"), 20);

@@ -42,7 +42,8 @@ fn one_channel_that_delivers_is_enough() {
     let mut channels = channels_of(&desk);
     let verdict = warn("idle", &[person(&desk)], &["mail", "terminal"]);
     assert_eq!(channels.tell(&[&verdict]), [Done::Done]);
-    let tally: Vec<_> = channels.tally().iter().map(|((name, came), count)| (name.0.as_str(), *came, *count)).collect();
+    let counted = channels.tally().iter().filter(|(_, count)| **count > 0);
+    let tally: Vec<_> = counted.map(|((name, came), count)| (name.0.as_str(), *came, *count)).collect();
     assert_eq!(tally, [("mail", "failed", 1), ("terminal", "delivered", 1)]);
 }
 
