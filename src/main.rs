@@ -13,6 +13,7 @@
 //! * [`control`], [`trial`], [`status`], [`demo`]: what the commands `reset`, `test`, `status` and `demo` do.
 //! * [`agent`]: the loop. It puts the parts together for `serve`.
 
+mod causes;
 mod units;
 mod schedule;
 mod snapshot;
@@ -28,6 +29,7 @@ mod export;
 mod http;
 mod control;
 mod trial;
+mod status;
 mod demo;
 mod cli;
 mod agent;
@@ -53,8 +55,8 @@ fn main() -> ExitCode {
         Command::Check { files } => check(&files),
         Command::Test { files } => trial::run(&files),
         Command::Reset { what, config_file } => reset(what, &config_file),
+        Command::Status(options) => status(&options),
         Command::Demo(options) => demo(&options),
-        Command::Status(_) => ExitCode::FAILURE,
     }
 }
 
@@ -92,6 +94,13 @@ fn check(files: &[PathBuf]) -> ExitCode {
     }
 }
 
+fn status(options: &cli::Status) -> ExitCode {
+    match status::run(&options.url, options.watch, options.output, &mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
 fn reset(what: control::Reset, config_file: &Path) -> ExitCode {
     let state_dir = match config::load(config_file) {
         Ok(config) => config.state_dir,
@@ -110,8 +119,8 @@ fn bad_configuration(errors: &[Diagnostic]) -> ExitCode {
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("gpuwarden: {}", agent::chain(error));
+fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("gpuwarden: {}", causes::chain(error));
     ExitCode::FAILURE
 }
 

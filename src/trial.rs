@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::config::{Diagnostic, yaml};
-use crate::policy::check::{self, Complaint, Step, steps};
-use crate::policy::rule::{OneRule, RuleFile};
+use crate::config::{self, Diagnostic, yaml};
+use crate::policy::check::{Complaint, steps};
 use crate::policy::{Mode, Rule, RuleName, Rules};
 use crate::snapshot::Confidence;
 use crate::units::Uid;
@@ -167,7 +166,7 @@ fn rules(
 ) -> Result<Rules, Vec<Diagnostic>> {
     let mut rules: Vec<Rule> = Vec::new();
     for (number, file) in script.rules.iter().enumerate() {
-        for rule in rule_file(&path.with_file_name("").join(file))? {
+        for rule in config::load_rules(&path.with_file_name("").join(file))? {
             if rules.iter().any(|before| before.name == rule.name) {
                 let what = format!("a second rule `{}`, expected unique names", rule.name);
                 return Err(locate(vec![Complaint { at: steps!["rules", number], what }]));
@@ -182,17 +181,6 @@ fn rules(
         rules,
         exempt: script.exempt.clone(),
     })
-}
-
-/// The rules of a file. In a test every channel exists.
-fn rule_file(path: &Path) -> Result<Vec<Rule>, Vec<Diagnostic>> {
-    let text = yaml::read(path).map_err(|error| vec![error])?;
-    let parts = [yaml::Part::of_items::<OneRule>(steps!["rules"])];
-    let file: RuleFile = yaml::parse(path, &text, "rules, which begin with `rules:`", &parts)?;
-    let rungs = file.rules.iter().flat_map(|rule| rule.then.rungs());
-    let channels: Vec<&str> = rungs.flat_map(|rung| rung.action.channels()).map(|name| name.0.as_str()).collect();
-    let complaints = check::rules(&file.rules, &channels);
-    if complaints.is_empty() { Ok(file.rules) } else { Err(yaml::locate_all(path, &text, complaints)) }
 }
 
 impl Trial {

@@ -37,7 +37,7 @@ pub struct Sight {
     pub at: Duration,
     pub rule: RuleName,
     pub subject: String,
-    /// `None` once the subject is gone.
+    /// `None` while the subject is not seen.
     pub truth: Option<Truth>,
     /// What it was judged by.
     pub evidence: String,
@@ -96,9 +96,9 @@ impl Run<'_> {
 
     fn notice(&mut self, time: Duration, judgements: &[Judgement]) {
         for judgement in judgements {
-            let sight = Sight::of(judgement, time);
-            let before = self.seen.insert(judgement.key.clone(), sight.clone());
-            if before.is_none_or(|before| before.truth != sight.truth) {
+            if self.seen.get(&judgement.key).is_none_or(|before| before.truth != Some(judgement.truth)) {
+                let sight = Sight::of(judgement, time);
+                self.seen.insert(judgement.key.clone(), sight.clone());
                 self.course.sights.push(sight);
             }
         }

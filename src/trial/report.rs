@@ -69,7 +69,7 @@ impl Line {
     }
 
     fn sight(sight: &Sight) -> Self {
-        let truth = sight.truth.map_or("gone", |truth| truth.as_str());
+        let truth = sight.truth.map_or("not seen", |truth| truth.as_str());
         let evidence = if sight.evidence.is_empty() { String::new() } else { format!("; {}", sight.evidence) };
         let what = format!("{}: {truth}{evidence}", sight.subject);
         Self { at: sight.at, mark: '.', rule: sight.rule.clone(), what }

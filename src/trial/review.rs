@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::cast::Cast;
 use super::node;
 use super::script::{Actor, Expect, Script};
-use super::{Complaint, Step, steps};
-use crate::policy::Rules;
-use crate::source::assignment::entry::To;
+use crate::policy::check::{self, Complaint, Step, steps};
+use crate::policy::{RuleName, Rules};
+use crate::source::assignment::entry::{Entry, To};
 use crate::units::Span;
 
 /// More cycles take minutes, and nobody means them.
@@ -22,6 +22,7 @@ pub fn complaints(script: &Script, rules: &Rules, cast: &Cast) -> Vec<Complaint>
     if review.complaints.is_empty() {
         script.processes.iter().enumerate().for_each(|(number, actor)| review.process(number, actor));
         review.assignments();
+        review.exempt(rules);
         review.faults();
         script.expect.iter().enumerate().for_each(|(number, expect)| review.expect(number, expect, rules));
     }
@@ -84,16 +85,42 @@ impl Review<'_> {
     fn assignments(&mut self) {
         let Some(assignments) = &self.script.assignments else { return };
         self.not_late(steps!["assignments"], assignments.last_change());
+        let timed = assignments.changes().len() > 1;
+        for (from, entries) in assignments.changes() {
+            let at =
+                if timed { steps!["assignments", Span(*from).to_string().as_str()] } else { steps!["assignments"] };
+            entries.iter().enumerate().for_each(|(number, entry)| self.entry(entry, &at, number));
+        }
+    }
+
+    fn entry(&mut self, entry: &Entry, at: &[Step], number: usize) {
+        let below = |steps: Vec<Step>| [at, &steps].concat();
+        if let To::Group(group) = &entry.to
+            && !self.cast.has_group(group)
+        {
+            self.complain(below(steps![number, "to", "group"]), format!("group `{group}` is not among `groups`"));
+        }
         let cards = node::cards(&self.script.gpus);
-        for entry in assignments.values().flatten() {
-            if let To::Group(group) = &entry.to
-                && !self.cast.has_group(group)
-            {
-                self.complain(steps!["assignments"], format!("group `{group}` is not among `groups`"));
+        for (item, selector) in entry.gpus.iter().enumerate() {
+            if !cards.iter().any(|card| selector.matches(card)) {
+                self.complain(below(steps![number, "gpus", item]), format!("`{selector}` names no GPU of this test"));
             }
-            if let Some(selector) = entry.gpus.iter().find(|gpu| !cards.iter().any(|card| gpu.matches(card))) {
-                self.complain(steps!["assignments"], format!("`{selector}` names no GPU of this test"));
+        }
+    }
+
+    fn exempt(&mut self, rules: &Rules) {
+        for (number, exemption) in self.script.exempt.iter().enumerate() {
+            self.complaints.extend(check::values(&exemption.of, steps!["exempt", number]));
+            for (item, rule) in exemption.rules.iter().enumerate() {
+                self.known_rule(steps!["exempt", number, "rules", item], rule, rules);
             }
+        }
+    }
+
+    fn known_rule(&mut self, at: Vec<Step>, rule: &RuleName, rules: &Rules) {
+        if !rules.rules.iter().any(|known| known.name == *rule) {
+            let known: Vec<&str> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
+            self.complain(at, format!("unknown rule `{rule}`, expected one of {}", known.join(", ")));
         }
     }
 
@@ -138,10 +165,7 @@ impl Review<'_> {
             self.complain(whole, "nobody is named, expected `pid`, `user` or `gpu`");
         }
         self.not_late(at("at"), time.0);
-        if !rules.rules.iter().any(|known| known.name == *rule) {
-            let known: Vec<&str> = rules.rules.iter().map(|rule| rule.name.as_str()).collect();
-            self.complain(at("rule"), format!("no rule `{rule}`, expected one of {}", known.join(", ")));
-        }
+        self.known_rule(at("rule"), rule, rules);
         if let Some(pid) = expect.pid.filter(|pid| !self.script.processes.iter().any(|actor| actor.pid == *pid)) {
             self.complain(at("pid"), format!("no process has pid {pid}"));
         }

@@ -30,13 +30,13 @@ impl<T> Timed<T> {
         self.changes.iter().map(|(_, value)| value)
     }
 
-    pub fn last_change(&self) -> Duration {
-        self.changes[self.changes.len() - 1].0
+    /// Each value with the moment from which it holds.
+    pub fn changes(&self) -> &[(Duration, T)] {
+        &self.changes
     }
 
-    pub fn try_map<U, E>(self, mut to: impl FnMut(T) -> Result<U, E>) -> Result<Timed<U>, E> {
-        let changes = self.changes.into_iter().map(|(from, value)| Ok((from, to(value)?)));
-        Ok(Timed { changes: changes.collect::<Result<_, E>>()? })
+    pub fn last_change(&self) -> Duration {
+        self.changes[self.changes.len() - 1].0
     }
 }
 
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for Periods {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let moments: Vec<Duration> = Vec::<Span>::deserialize(deserializer)?.into_iter().map(|span| span.0).collect();
         if moments.is_empty() || !moments.is_sorted_by(|one, next| one < next) {
-            return Err(D::Error::custom("expected moments that ascend, from and until in turn, such as [5m, 10m]"));
+            return Err(D::Error::custom("moments out of order, expected from and until in turn, such as [5m, 10m]"));
         }
         Ok(Self(moments))
     }

@@ -3,6 +3,7 @@
 mod harness;
 mod architecture;
 mod check;
+mod shipped;
 mod peers;
 mod ladder;
 mod fuse;

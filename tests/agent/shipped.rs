@@ -1,0 +1,327 @@
+//! What is delivered beside the program: rules, their guide, the dashboard, the unit file. Each is as it says.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn files_in(folder: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|error| panic!("{folder}: {error}"));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+fn is_test(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(".test.yaml")
+}
+
+fn gpuwarden(command: &str, files: &[PathBuf]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpuwarden")).arg(command).args(files).output().expect("gpuwarden can be started")
+}
+
+fn expect_success(output: &Output) {
+    let (told, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{told}{said}", output.status);
+}
+
+// Rules
+
+#[test]
+fn every_rule_file_and_every_rule_test_is_in_order() {
+    let files: Vec<PathBuf> = ["rules", "tests/timelines"].into_iter().flat_map(files_in).collect();
+    let output = gpuwarden("check", &files);
+    expect_success(&output);
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn every_rule_file_has_tests_and_passes_them() {
+    for folder in ["rules", "tests/timelines"] {
+        let (tests, rules): (Vec<PathBuf>, Vec<PathBuf>) = files_in(folder).into_iter().partition(|file| is_test(file));
+        let untested: Vec<&PathBuf> = rules.iter().filter(|file| !file.with_extension("test.yaml").exists()).collect();
+        assert!(untested.is_empty(), "{untested:?}");
+        expect_success(&gpuwarden("test", &tests));
+    }
+}
+
+#[test]
+fn every_shipped_rule_observes_and_begins_with_a_word_to_the_admin() {
+    for file in files_in("rules").into_iter().filter(|file| !is_test(file)) {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("# "), "{}", file.display());
+        let sets_a_mode = |line: &str| line.trim_start().starts_with("mode:");
+        assert!(!text.lines().any(sets_a_mode), "{}", file.display());
+    }
+}
+
+// The guide
+
+/// The blocks of YAML in a page.
+fn yaml_blocks(page: &str) -> Vec<&str> {
+    page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect()
+}
+
+/// A folder with the shipped rules and these files.
+fn folder_with(files: &[(String, String)]) -> (tempfile::TempDir, Vec<PathBuf>) {
+    let folder = tempfile::tempdir().unwrap();
+    for rule in files_in("rules") {
+        fs::copy(&rule, folder.path().join(rule.file_name().unwrap())).unwrap();
+    }
+    let written = files.iter().map(|(name, text)| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path
+    });
+    let written = written.collect();
+    (folder, written)
+}
+
+#[test]
+fn the_examples_of_the_guide_are_in_order_and_its_test_passes() {
+    let page = read("docs/rules.md");
+    let name = |number: usize, text: &str| {
+        let kind = if text.contains("\nexpect:") { "test." } else { "" };
+        format!("example-{number}.{kind}yaml")
+    };
+    let blocks = yaml_blocks(&page).into_iter().enumerate();
+    let (_folder, files) =
+        folder_with(&blocks.map(|(number, text)| (name(number, text), text.to_owned())).collect::<Vec<_>>());
+    expect_success(&gpuwarden("check", &files));
+    let tests: Vec<PathBuf> = files.into_iter().filter(|file| is_test(file)).collect();
+    assert!(!tests.is_empty());
+    expect_success(&gpuwarden("test", &tests));
+}
+
+/// A rule that asks for a fact of somebody, as the table of the guide has them.
+fn rule_asking(number: usize, fact: &str, of: &str) -> String {
+    let (about, per_gpu) = match of {
+        "user per GPU" => ("user", "\n    per_gpu: true"),
+        about => (about, ""),
+    };
+    format!(
+        "rules:\n  - name: asks-{number}\n    description: It asks.\n    about: {about}{per_gpu}\n    when:\n      - {fact}\n    \
+         then:\n      - {{after: 1m, alert: [terminal]}}\n"
+    )
+}
+
+#[test]
+fn every_fact_of_the_guide_can_be_asked_of_whom_it_says() {
+    let page = read("docs/rules.md");
+    let table =
+        page.split("## What can be asked").nth(1).unwrap().split("\n\n").find(|part| part.starts_with('|')).unwrap();
+    let mut files = Vec::new();
+    for row in table.lines().skip(2) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        for of in cells[2].split(", ") {
+            let number = files.len();
+            files.push((format!("fact-{number}.yaml"), rule_asking(number, cells[1].trim_matches('`'), of)));
+        }
+    }
+    assert!(files.len() > 16);
+    let (_folder, files) = folder_with(&files);
+    expect_success(&gpuwarden("check", &files));
+}
+
+// The dashboard
+
+/// Every PromQL expression of a dashboard with the title of its panel, as Grafana would send it for this instance.
+pub fn expressions(dashboard: &Value, instance: &str) -> Vec<(String, String)> {
+    let targets = panels(dashboard).into_iter().flat_map(|panel| {
+        let title = panel["title"].as_str().unwrap().to_owned();
+        let targets = panel["targets"].as_array().cloned().unwrap_or_default();
+        targets.into_iter().map(move |target| (title.clone(), target["expr"].as_str().unwrap().to_owned()))
+    });
+    targets.map(|(title, expr)| (title, substituted(&expr, instance))).collect()
+}
+
+fn substituted(expr: &str, instance: &str) -> String {
+    let known = [("$__rate_interval", "1m"), ("$__range", "1h"), ("$instance", instance)];
+    let expr = known.iter().fold(expr.to_owned(), |expr, (name, value)| expr.replace(name, value));
+    assert!(!expr.contains('$'), "a variable that nobody knows: {expr}");
+    expr
+}
+
+/// All panels, those within rows too.
+fn panels(dashboard: &Value) -> Vec<&Value> {
+    let outer = dashboard["panels"].as_array().expect("panels");
+    let inner = outer.iter().flat_map(|panel| panel["panels"].as_array().into_iter().flatten());
+    outer.iter().chain(inner).collect()
+}
+
+/// The agent's metrics that an expression names.
+fn metrics(expr: &str) -> BTreeSet<String> {
+    let name = |text: &str| text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>();
+    expr.match_indices("gpuwarden_").map(|(at, _)| name(&expr[at..])).collect()
+}
+
+fn dashboards() -> Vec<(PathBuf, Value)> {
+    let files = files_in("grafana").into_iter().filter(|file| file.extension().is_some_and(|it| it == "json"));
+    files.map(|file| (file.clone(), serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap())).collect()
+}
+
+#[test]
+fn every_metric_of_a_dashboard_is_one_that_the_agent_exports() {
+    let exported = read("docs/metrics.md");
+    let exported: BTreeSet<&str> = exported.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    for (file, dashboard) in dashboards() {
+        for (title, expr) in expressions(&dashboard, "host:9845") {
+            let unknown: Vec<String> = metrics(&expr)
+                .into_iter()
+                .filter(|name| !exported.contains(name.as_str()) && !exported.contains(&name["gpuwarden_".len()..]))
+                .collect();
+            assert!(unknown.is_empty(), "{}: {title}: {unknown:?}", file.display());
+        }
+    }
+}
+
+#[test]
+fn every_expression_of_a_dashboard_is_promql() {
+    for (file, dashboard) in dashboards() {
+        let rules: String = expressions(&dashboard, "host:9845")
+            .iter()
+            .enumerate()
+            .map(|(number, (_, expr))| {
+                format!("  - {{record: \"panel:{number}\", expr: {}}}\n", Value::from(expr.as_str()))
+            })
+            .collect();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("panels.yaml");
+        fs::write(&path, format!("groups:\n- name: panels\n  rules:\n{rules}")).unwrap();
+        let output =
+            Command::new("promtool").args(["check", "rules"]).arg(&path).output().expect("promtool is installed");
+        println!("{}", file.display());
+        expect_success(&output);
+    }
+}
+
+#[test]
+fn cards_are_joined_by_uuid_and_never_by_index() {
+    for (_, dashboard) in dashboards() {
+        for (title, expr) in expressions(&dashboard, "host:9845") {
+            let mut joins = expr.split("on (").skip(1).map(|rest| rest.split(')').next().unwrap().split(", "));
+            assert!(!joins.any(|mut labels| labels.any(|label| label == "gpu")), "{title}: {expr}");
+            let asks_of_one_node = expr.matches("gpuwarden_").count() == expr.matches("instance=\"host:9845\"").count();
+            assert!(asks_of_one_node, "{title}: {expr}");
+        }
+    }
+}
+
+#[test]
+fn every_panel_has_a_place_of_its_own_an_id_and_a_unit() {
+    for (_, dashboard) in dashboards() {
+        assert!(dashboard["uid"].is_string() && dashboard["schemaVersion"].is_u64());
+        let panels = panels(&dashboard);
+        let ids: BTreeSet<u64> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+        assert_eq!(ids.len(), panels.len());
+        let mut taken = BTreeSet::new();
+        for panel in panels {
+            let title = panel["title"].as_str().unwrap();
+            let cells = cells(&panel["gridPos"]);
+            assert!(cells.iter().all(|cell| cell.0 < 24 && taken.insert(*cell)), "{title} lies over another panel");
+            let shown = &panel["fieldConfig"]["defaults"]["unit"];
+            assert!(panel["type"] == "row" || shown.is_string(), "{title} has no unit");
+        }
+    }
+}
+
+/// The cells of the grid that a panel covers.
+fn cells(place: &Value) -> Vec<(u64, u64)> {
+    let [x, y, w, h] = ["x", "y", "w", "h"].map(|key| place[key].as_u64().unwrap());
+    (x..x + w).flat_map(|column| (y..y + h).map(move |row| (column, row))).collect()
+}
+
+// The unit file
+
+const UNIT: &str = "systemd/gpuwarden.service";
+
+/// The lines of the unit, continued ones joined, without comments.
+fn unit_lines() -> Vec<String> {
+    let text = read(UNIT).replace("\\\n", " ");
+    text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The unit with a program that exists on the machine of the test.
+fn unit_here(folder: &Path) -> PathBuf {
+    let path = folder.join("gpuwarden.service");
+    fs::write(&path, read(UNIT).replace("/usr/bin/gpuwarden", env!("CARGO_BIN_EXE_gpuwarden"))).unwrap();
+    path
+}
+
+fn systemd_analyze(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = unit_here(folder.path());
+    Command::new("systemd-analyze").args(arguments).arg(unit).output().expect("systemd-analyze is installed")
+}
+
+#[test]
+fn systemd_has_nothing_to_say_about_the_unit() {
+    let output = systemd_analyze(&["verify", "--man=no"]);
+    expect_success(&output);
+    // An unknown key is only said.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn the_unit_is_as_closed_as_it_can_be() {
+    expect_success(&systemd_analyze(&["security", "--offline=true", "--no-pager", "--threshold=35"]));
+}
+
+#[test]
+fn every_flag_of_the_unit_is_one_of_the_program() {
+    let help = Command::new(env!("CARGO_BIN_EXE_gpuwarden")).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let lines = unit_lines();
+    let start = lines.iter().find_map(|line| line.strip_prefix("ExecStart=")).expect("ExecStart");
+    let words: Vec<&str> = start.split_whitespace().collect();
+    assert_eq!(words[..2], ["/usr/bin/gpuwarden", "serve"]);
+    let known = |flag: &str| help.split_whitespace().any(|word| word == flag);
+    let unknown: Vec<&str> =
+        words[2..].iter().map(|word| word.split('=').next().unwrap()).filter(|flag| !known(flag)).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+#[test]
+fn the_unit_agrees_with_what_the_agent_tells_systemd() {
+    let lines = unit_lines();
+    for line in ["Type=notify", "ExecReload=/bin/kill -HUP $MAINPID", "StateDirectory=gpuwarden", "Restart=always"] {
+        assert!(lines.iter().any(|it| it == line), "{line}");
+    }
+    let stays_down = lines.iter().find_map(|line| line.strip_prefix("RestartPreventExitStatus=")).unwrap();
+    assert!(stays_down.split(' ').any(|code| code == "78"));
+    // Each would blind it; ProtectClock= forbids all devices but the clock.
+    for key in [
+        "ProtectProc=",
+        "ProcSubset=",
+        "PrivateDevices=",
+        "PrivateUsers=",
+        "DevicePolicy=",
+        "DeviceAllow=",
+        "ProtectClock=",
+    ] {
+        assert!(!lines.iter().any(|line| line.starts_with(key)), "{key}");
+    }
+}
+
+#[test]
+fn every_line_that_shuts_something_has_its_sentence() {
+    let text = read(UNIT);
+    let service = text.split("[Service]").nth(1).unwrap().split("[Install]").next().unwrap();
+    let lines: Vec<&str> = service.lines().filter(|line| !line.is_empty()).collect();
+    // Two lines may share a sentence, three are a list.
+    let mut since_comment = 0;
+    for line in lines {
+        since_comment = if line.starts_with('#') { 0 } else { since_comment + 1 };
+        assert!(since_comment <= 2, "{line} stands without a word");
+    }
+}
