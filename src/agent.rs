@@ -1,6 +1,5 @@
 //! The agent: it sees, decides, acts and publishes, turn after turn, in one thread; another serves what was published.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
@@ -15,11 +14,12 @@ use sd_notify::NotifyState;
 use tokio::sync::{oneshot, watch};
 
 use crate::audit::Audit;
+use crate::causes::chain;
 use crate::cli;
 use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
-use crate::enforce::{Again, Enforcer};
+use crate::enforce::Enforcer;
 use crate::http::{AskReload, Listener, Published, Server};
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
@@ -209,12 +209,7 @@ impl Agent {
         let step = policy::step(&self.setup.rules, &snapshot, &self.state);
         self.save(&step.state);
         let mut outcomes = self.report_what_was_before(&step, &snapshot);
-        let sources = RefCell::new(&mut self.sources);
-        let again = Again {
-            lists: &mut || sources.borrow_mut().reexamine().map(|occupancy| occupancy.cards),
-            process: &mut |pid| sources.borrow_mut().process(pid),
-        };
-        outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, again));
+        outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, &mut self.sources));
         self.state = policy::settle(step.state, &outcomes, self.sources.now());
         self.save(&self.state.clone());
         self.publish(snapshot, step.judgements, outcomes, began.elapsed());
@@ -236,11 +231,7 @@ impl Agent {
     }
 
     fn save(&mut self, state: &State) {
-        let saved = self.store.save(state);
-        if let Err(error) = &saved {
-            tracing::error!(error = chain(error), "the ladders cannot be saved, and so nobody is signalled");
-        }
-        self.enforcer.state_was_saved(saved.is_ok());
+        self.enforcer.state_was_saved(self.store.save(state));
     }
 
     /// Ladders that were left, and acts that an agent before this one left open.
@@ -376,15 +367,4 @@ fn say(state: &[NotifyState]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "systemd cannot be told");
     }
-}
-
-/// An error and its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -263,7 +263,7 @@ fn hits<'a>(verdict: &'a Verdict, target: Option<&'a Target>) -> Vec<Hit<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enforce::tests::{snapshot, target};
+    use crate::policy::forged::{snapshot, target};
     use crate::policy::{Deed, Guard, Signal};
     use crate::units::Uid;
     use std::os::unix::fs::PermissionsExt;

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::check::DEFAULT_FILE;
 use crate::control::Reset;
+use crate::status::Output;
 use crate::units::{Malformed, Span};
 
 /// Sees who holds which GPU of this host, knows who may, judges the difference by rules, and acts on it.
@@ -112,12 +113,6 @@ pub struct Status {
     pub watch: bool,
     #[arg(short, long = "output", value_name = "FORMAT", default_value = "table")]
     pub output: Output,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Table,
-    Json,
 }
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:9845";

@@ -18,7 +18,6 @@ pub mod fixture;
 
 pub use agent::Agent;
 pub use tallies::{Recent, Tallies, Turn};
-pub use usage::Usage;
 
 /// Everything that is published of one turn of the loop.
 #[derive(Debug, Clone)]

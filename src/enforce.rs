@@ -10,8 +10,9 @@ use jiff::Timestamp;
 use crate::audit::{self, Audit};
 use crate::notify::{Channels, Delivery};
 use crate::policy::{Deed, Done, EpisodeKey, Guard, Mode, Outcome, Signal, Target, Verdict};
-use crate::snapshot::{GpuUuid, Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
+use crate::snapshot::{Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
 use crate::source::procfs::Procfs;
+use crate::source::{Occupancy, Sources};
 use crate::state;
 
 pub mod fuses;
@@ -30,15 +31,22 @@ const KILL_WAIT: Duration = Duration::from_secs(60);
 /// How long what was recorded of a refusal is remembered after it was last repeated.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Who is on which card, by pid.
-pub type Lists = BTreeMap<i32, BTreeSet<GpuUuid>>;
-
 /// What can be asked anew when an act is about to be carried out.
-pub struct Again<'a> {
+pub trait Witness {
     /// One fresh reading of the driver's lists; asked once a cycle at most.
-    pub lists: &'a mut dyn FnMut() -> Reading<Lists>,
-    /// What is known of the process that has this pid now.
-    pub process: &'a mut dyn FnMut(i32) -> io::Result<Result<Process, Unseen>>,
+    fn occupancy(&mut self) -> Reading<Occupancy>;
+    /// The process that has this pid now.
+    fn process(&mut self, pid: i32) -> io::Result<Result<Process, Unseen>>;
+}
+
+impl Witness for Sources {
+    fn occupancy(&mut self) -> Reading<Occupancy> {
+        self.reexamine()
+    }
+
+    fn process(&mut self, pid: i32) -> io::Result<Result<Process, Unseen>> {
+        Sources::process(self, pid)
+    }
 }
 
 #[derive(Debug)]
@@ -141,13 +149,13 @@ impl Enforcer {
 
     /// Carries out or rehearses each verdict, and tells what came of it: of a message as a whole, of an act for each
     /// target.
-    pub fn carry_out(&mut self, verdicts: &[Verdict], now: &Snapshot, mut again: Again) -> Vec<Outcome> {
+    pub fn carry_out(&mut self, verdicts: &[Verdict], now: &Snapshot, witness: &mut dyn Witness) -> Vec<Outcome> {
         self.look_around(now);
         let mut outcomes = self.tell(verdicts, now);
         let acts = acts(verdicts);
         let mut ready = Vec::new();
         for act in acts {
-            match self.inspect(act, &mut again) {
+            match self.inspect(act, witness) {
                 Err(result) => outcomes.push(self.settle(now, act, result.into())),
                 Ok(_) if is_carried_out(act.verdict) => ready.push(act),
                 Ok(sight) => {
@@ -158,7 +166,7 @@ impl Enforcer {
         }
         let (admitted, waiting) = self.admit(ready, now);
         outcomes.extend(waiting.into_iter().map(|(act, guard)| self.settle(now, act, Done::Refused(guard).into())));
-        outcomes.extend(self.act(&admitted, now, &mut again));
+        outcomes.extend(self.act(&admitted, now, witness));
         self.forget(now);
         outcomes
     }
@@ -181,9 +189,14 @@ impl Enforcer {
         &self.channels
     }
 
-    /// To be called after each attempt to save the ladders: without them on disk nobody is hit.
-    pub fn state_was_saved(&mut self, saved: bool) {
-        self.unsaved = !saved;
+    /// To be told of each attempt to save the ladders: without them on disk nobody is hit.
+    pub fn state_was_saved(&mut self, saved: Result<(), state::Error>) {
+        if let Err(error) = &saved
+            && !self.unsaved
+        {
+            tracing::error!(error = error as &dyn std::error::Error, "nobody is signalled until it can be written");
+        }
+        self.unsaved = saved.is_err();
     }
 
     /// A reload that changed something. Ladders, fuses and what is recorded stay.
@@ -285,7 +298,7 @@ impl Enforcer {
     }
 
     /// Whether this target may be hit, as far as it itself goes. Reads only.
-    fn inspect(&self, act: Act, again: &mut Again) -> Result<Sight, Done> {
+    fn inspect(&self, act: Act, witness: &mut dyn Witness) -> Result<Sight, Done> {
         let target = act.target;
         if let Some(guard) = target.objection {
             return Err(Done::Refused(guard));
@@ -293,9 +306,14 @@ impl Enforcer {
         if self.killed.get(&target.process).is_some_and(|killed| killed.unkillable) {
             return Err(Done::Refused(Guard::Unkillable));
         }
+        let process = match witness.process(target.process.pid) {
+            Ok(Ok(process)) if process.id == target.process => process,
+            // Nobody, or a successor with the same pid.
+            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Done::Gone),
+            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Done::Refused(Guard::Identity)),
+        };
         let sight = match Sight::of(&self.procfs, target.process.pid) {
             Ok(Some(sight)) if sight.id() == target.process && !sight.is_dead() => sight,
-            // Nobody, a dead one, or a successor with the same pid.
             Ok(_) => return Err(Done::Gone),
             Err(_) => return Err(Done::Refused(Guard::Identity)),
         };
@@ -305,11 +323,6 @@ impl Enforcer {
         if sight.uid() < self.limits.min_uid {
             return Err(Done::Refused(Guard::Protected));
         }
-        let process = match (again.process)(target.process.pid) {
-            Ok(Ok(process)) if process.id == target.process => process,
-            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Done::Gone),
-            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Done::Refused(Guard::Identity)),
-        };
         match process.protection {
             // Policy weighed the confidence that it saw; with less of it the act is another one.
             Some(Protection::None) if process.confidence >= target.confidence => Ok(sight),
@@ -371,7 +384,7 @@ impl Enforcer {
     }
 
     /// Carries the acts out.
-    fn act(&mut self, acts: &[Act], now: &Snapshot, again: &mut Again) -> Vec<Outcome> {
+    fn act(&mut self, acts: &[Act], now: &Snapshot, witness: &mut dyn Witness) -> Vec<Outcome> {
         let mut came = Vec::new();
         let mut held = Vec::new();
         for act in acts {
@@ -381,10 +394,10 @@ impl Enforcer {
             }
         }
         // After the pidfds are open, so that what the driver says is said of those that are held.
-        let lists = if held.is_empty() { None } else { Some((again.lists)()) };
+        let occupancy = if held.is_empty() { None } else { Some(witness.occupancy()) };
         for (act, pidfd) in held {
-            let result = match &lists {
-                Some(Ok(lists)) if is_listed(act.target, lists) => self.hit(act, &pidfd, now, again),
+            let result = match &occupancy {
+                Some(Ok(occupancy)) if is_listed(act.target, occupancy) => self.hit(act, &pidfd, now, witness),
                 _ => Done::Refused(Guard::Stale).into(),
             };
             came.push((act, result));
@@ -409,8 +422,8 @@ impl Enforcer {
 
     /// The start time is read after the pidfd is open: if it still is the one that was seen, the pid has had a single
     /// holder all along.
-    fn hit(&mut self, act: Act, pidfd: &Pidfd, now: &Snapshot, again: &mut Again) -> Came {
-        let sight = match self.inspect(act, again) {
+    fn hit(&mut self, act: Act, pidfd: &Pidfd, now: &Snapshot, witness: &mut dyn Witness) -> Came {
+        let sight = match self.is_held(act.target, pidfd).and_then(|()| self.inspect(act, witness)) {
             Ok(sight) => sight,
             Err(result) => return result.into(),
         };
@@ -431,6 +444,15 @@ impl Enforcer {
             });
         }
         Came { result: Done::Done, remarks }
+    }
+
+    /// That the `/proc` which is read means the same process by this pid: it may be of another PID namespace.
+    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Done> {
+        match pidfd.pid(&self.procfs) {
+            Ok(Some(pid)) if pid == target.process.pid => Ok(()),
+            Ok(None) => Err(Done::Gone),
+            Ok(Some(_)) | Err(_) => Err(Done::Refused(Guard::Identity)),
+        }
     }
 
     fn settle(&mut self, now: &Snapshot, act: Act, came: Came) -> Outcome {
@@ -513,8 +535,8 @@ fn workloads(now: &Snapshot) -> usize {
 }
 
 /// The driver still shows it on one of the cards on which it offends.
-fn is_listed(target: &Target, lists: &Lists) -> bool {
-    let on = lists.get(&target.process.pid);
+fn is_listed(target: &Target, occupancy: &Occupancy) -> bool {
+    let on = occupancy.cards.get(&target.process.pid);
     on.is_some_and(|cards| target.cards.iter().any(|card| cards.contains(&card.uuid)))
 }
 
@@ -537,4 +559,4 @@ fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Done) {
 }
 
 #[cfg(test)]
-pub mod tests;
+mod tests;

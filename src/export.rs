@@ -91,7 +91,9 @@ impl Sink for Page {
 fn family<T: Subject>(row: &Series<T>, subjects: &[T], labels: &[Vec<LabelPair>]) -> Option<MetricFamily> {
     let mut metrics = Vec::new();
     for (subject, base) in subjects.iter().zip(labels) {
+        debug_assert!(base.iter().all(|pair| T::LABELS.contains(&pair.name())), "labels of {}", row.name);
         row.read.each(subject, |more, value| {
+            debug_assert!(more.iter().all(|(name, _)| row.labels.contains(name)), "labels of {}", row.name);
             let mut labels = base.clone();
             labels.extend(pairs(more));
             metrics.push(metric(row.kind, labels, value));
@@ -104,17 +106,17 @@ fn family<T: Subject>(row: &Series<T>, subjects: &[T], labels: &[Vec<LabelPair>]
 /// Two samples with equal labels would make the whole scrape fail: the first counts.
 fn once(metrics: &mut Vec<Metric>) {
     let mut seen = HashSet::with_capacity(metrics.len());
-    metrics.retain(|metric| {
-        let mut labels: Vec<_> = metric
-            .get_label()
-            .iter()
-            // An empty value is the same as none.
-            .filter(|pair| !pair.value().is_empty())
-            .map(|pair| (pair.name().to_owned(), pair.value().to_owned()))
-            .collect();
-        labels.sort_unstable();
-        seen.insert(labels)
-    });
+    let first: Vec<bool> = metrics.iter().map(|metric| seen.insert(given(metric))).collect();
+    let mut first = first.into_iter();
+    metrics.retain(|_| first.next() == Some(true));
+}
+
+/// Its labels, the same in whatever order; an empty value is the same as none.
+fn given(metric: &Metric) -> Vec<(&str, &str)> {
+    let pairs = metric.get_label().iter().map(|pair| (pair.name(), pair.value()));
+    let mut given: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
+    given.sort_unstable();
+    given
 }
 
 fn named<T>(row: &Series<T>, metrics: Vec<Metric>) -> MetricFamily {

@@ -12,7 +12,7 @@ use std::{io, thread};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode, header};
+use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
@@ -22,6 +22,7 @@ use crate::cycle::{Build, Cycle};
 use crate::export;
 
 mod answer;
+pub mod client;
 mod listen;
 mod page;
 pub mod view;
@@ -164,7 +165,7 @@ impl Service {
         let published = self.published.borrow().clone();
         match path {
             "/metrics" => answer::with_type(answer::METRICS, published.page.clone()),
-            "/" => answer::html(page::render(published.cycle.as_deref())),
+            "/" => answer::html(page::render(published.cycle.as_deref().map(view::View::of).as_ref())),
             "/-/healthy" => answer::text(StatusCode::OK, "gpuwarden is healthy.\n"),
             "/-/ready" => match ready(published.cycle.as_deref(), listen::boot_time()) {
                 Ok(()) => answer::text(StatusCode::OK, "gpuwarden is ready.\n"),

@@ -13,6 +13,7 @@
 //! * [`control`], [`trial`], [`status`], [`demo`]: what the commands `reset`, `test`, `status` and `demo` do.
 //! * [`agent`]: the loop. It puts the parts together for `serve`.
 
+mod causes;
 mod units;
 mod schedule;
 mod snapshot;
@@ -28,6 +29,7 @@ mod export;
 mod http;
 mod control;
 mod trial;
+mod status;
 mod cli;
 mod agent;
 
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
         Command::Check { files } => check(&files),
         Command::Test { files } => trial::run(&files),
         Command::Reset { what, config_file } => reset(what, &config_file),
-        Command::Demo(_) | Command::Status(_) => ExitCode::FAILURE,
+        Command::Status(options) => status(&options),
+        Command::Demo(_) => ExitCode::FAILURE,
     }
 }
 
@@ -83,6 +86,13 @@ fn check(files: &[PathBuf]) -> ExitCode {
     }
 }
 
+fn status(options: &cli::Status) -> ExitCode {
+    match status::run(&options.url, options.watch, options.output, &mut io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
 fn reset(what: control::Reset, config_file: &Path) -> ExitCode {
     let state_dir = match config::load(config_file) {
         Ok(config) => config.state_dir,
@@ -101,8 +111,8 @@ fn bad_configuration(errors: &[Diagnostic]) -> ExitCode {
     ExitCode::from(BAD_CONFIGURATION)
 }
 
-fn failed(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("gpuwarden: {}", agent::chain(error));
+fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
+    eprintln!("gpuwarden: {}", causes::chain(error));
     ExitCode::FAILURE
 }
 

@@ -1,8 +1,8 @@
 //! Who is told what over which channel; one message per person and round, however many cards.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::policy::{ChannelName, Deed, Done, Guard, Person, Verdict};
+use crate::policy::{ChannelName, Deed, Done, EpisodeKey, Guard, Person, Verdict};
 
 pub mod message;
 pub mod terminal;
@@ -16,6 +16,15 @@ pub struct Channels {
     voice: Voice,
     terminal: Terminal,
     tally: BTreeMap<(ChannelName, &'static str), u64>,
+    /// Who has had a message that did not reach all.
+    reached: BTreeSet<Copy>,
+}
+
+/// What one recipient got of a verdict: its episode and rung, and who he is.
+type Copy = (EpisodeKey, usize, Recipient);
+
+fn copy(verdict: &Verdict, to: &Recipient) -> Copy {
+    (verdict.key().clone(), verdict.rung(), to.clone())
 }
 
 /// Whom a message is for.
@@ -33,19 +42,15 @@ pub enum Delivery {
     Undeliverable(String),
     /// The channel does not work.
     Failed(String),
-    /// The answer comes in a later cycle.
-    #[expect(dead_code, reason = "the terminal answers at once; mail and webhooks do not")]
-    Pending,
 }
 
 impl Delivery {
-    /// The label `outcome` of `notifications_total`; what is pending has none yet.
-    pub fn as_str(&self) -> Option<&'static str> {
+    /// The label `outcome` of `notifications_total`.
+    pub fn as_str(&self) -> &'static str {
         match self {
-            Self::Delivered => Some("delivered"),
-            Self::Undeliverable(_) => Some("undeliverable"),
-            Self::Failed(_) => Some("failed"),
-            Self::Pending => None,
+            Self::Delivered => "delivered",
+            Self::Undeliverable(_) => "undeliverable",
+            Self::Failed(_) => "failed",
         }
     }
 }
@@ -60,19 +65,31 @@ impl Channels {
     pub fn new(voice: Voice, terminal: Terminal) -> Self {
         // There from the first page, so that the first message is an increase.
         let tally = OUTCOMES.map(|outcome| ((ChannelName(TERMINAL.into()), outcome), 0)).into();
-        Self { voice, terminal, tally }
+        Self { voice, terminal, tally, reached: BTreeSet::new() }
     }
 
-    /// Delivers the messages of one round and tells what came of each verdict.
+    /// Delivers the messages of one round and tells what came of each verdict. Who was reached in the round before, while
+    /// others were not, is not told the same again.
     pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Done> {
+        let before = std::mem::take(&mut self.reached);
+        let has_it = |place: &usize, to: &Recipient| before.contains(&copy(round[*place], to));
         let mut came: Vec<Came> = round.iter().map(|verdict| Came::of(verdict)).collect();
         for ((to, channel), places) in letters(round) {
-            let about: Vec<&Verdict> = places.iter().map(|&place| round[place]).collect();
-            let text = message::compose(&self.voice, &to, &about);
-            let delivery = self.deliver(&channel, &to, &text);
-            for place in places {
-                came[place].over_each.entry(to.clone()).or_default().push(delivery.clone());
+            let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(|place| has_it(place, &to));
+            for place in known {
+                came[place].add(&to, Delivery::Delivered);
             }
+            if new.is_empty() {
+                continue;
+            }
+            let about: Vec<&Verdict> = new.iter().map(|&place| round[place]).collect();
+            let delivery = self.deliver(&channel, &to, &message::compose(&self.voice, &to, &about));
+            for place in new {
+                came[place].add(&to, delivery.clone());
+            }
+        }
+        for (verdict, came) in round.iter().zip(&came) {
+            self.reached.extend(came.half_reached().map(|to| copy(verdict, to)));
         }
         came.into_iter().map(Came::done).collect()
     }
@@ -93,9 +110,7 @@ impl Channels {
             TERMINAL => self.terminal.deliver(to, text),
             _ => Delivery::Failed(format!("there is no channel `{channel}`")),
         };
-        if let Some(outcome) = delivery.as_str() {
-            *self.tally.entry((channel.clone(), outcome)).or_default() += 1;
-        }
+        *self.tally.entry((channel.clone(), delivery.as_str())).or_default() += 1;
         delivery
     }
 }
@@ -153,6 +168,17 @@ impl Came {
         }
     }
 
+    fn add(&mut self, to: &Recipient, delivery: Delivery) {
+        self.over_each.entry(to.clone()).or_default().push(delivery);
+    }
+
+    /// Those who were reached, while somebody was not.
+    fn half_reached(&self) -> impl Iterator<Item = &Recipient> {
+        let is_reached = |deliveries: &[Delivery]| deliveries.contains(&Delivery::Delivered);
+        let all = self.over_each.values().all(|deliveries| is_reached(deliveries));
+        self.over_each.iter().filter(move |(_, deliveries)| !all && is_reached(deliveries)).map(|(to, _)| to)
+    }
+
     /// Done if every recipient was reached by one channel.
     fn done(self) -> Done {
         // Nobody to inform is nothing to do; nobody to warn is a warning that reached nobody.
@@ -168,12 +194,11 @@ impl Came {
 /// What came of a message to one recipient.
 fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Done {
     let mut why = Vec::new();
+    // Somebody to alert there always is: not to reach one is a fault of the channel.
     let mut failed = to_admins;
-    let mut pending = false;
     for delivery in deliveries {
         match delivery {
             Delivery::Delivered => return Done::Done,
-            Delivery::Pending => pending = true,
             Delivery::Undeliverable(reason) => why.push(reason),
             Delivery::Failed(reason) => {
                 failed = true;
@@ -181,19 +206,17 @@ fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Done {
             }
         }
     }
-    match (pending, failed) {
-        (true, _) => Done::Pending,
-        (false, true) => Done::Failed(why.join("; ")),
-        (false, false) => Done::Refused(Guard::Unreachable),
-    }
+    if failed { Done::Failed(why.join("; ")) } else { Done::Refused(Guard::Unreachable) }
 }
 
 /// Of several recipients the one who fared worst counts.
 fn gravity(done: &Done) -> u8 {
     match done {
-        Done::Done | Done::Rehearsed | Done::Gone => 0,
-        Done::Pending => 1,
-        Done::Failed(_) => 2,
-        Done::Refused(_) => 3,
+        Done::Done | Done::Rehearsed | Done::Gone | Done::Pending => 0,
+        Done::Failed(_) => 1,
+        Done::Refused(_) => 2,
     }
 }
+
+#[cfg(test)]
+mod tests;

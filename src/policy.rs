@@ -21,13 +21,13 @@ mod judge;
 mod ladder;
 mod conflict;
 #[cfg(test)]
-mod forged;
+pub mod forged;
 #[cfg(test)]
 mod tests;
 
 pub use facts::Evidence;
 pub use judge::exempt_processes;
-pub use rule::{Action, ChannelName, Mode, Rule, RuleName, Rules, Severity, Signal};
+pub use rule::{Action, ChannelName, Mode, Rule, RuleName, Rules, Signal};
 pub use state::{Episode, Standing, State};
 pub use subject::{EpisodeKey, Subject};
 
@@ -63,7 +63,6 @@ pub struct Judgement {
 pub struct Verdict {
     key: EpisodeKey,
     description: String,
-    severity: Severity,
     mode: Mode,
     rung: usize,
     deed: Deed,
@@ -84,10 +83,6 @@ impl Verdict {
     /// The rule's sentence.
     pub fn description(&self) -> &str {
         &self.description
-    }
-
-    pub fn severity(&self) -> Severity {
-        self.severity
     }
 
     /// The mode in effect for its rule.

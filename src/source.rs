@@ -135,10 +135,6 @@ impl Sources {
         &self.boot_id
     }
 
-    pub fn procfs(&self) -> &Procfs {
-        &self.procfs
-    }
-
     /// The node as it is now. Never fails: what a source did not tell is absent from the value, with the reason.
     pub fn observe(&mut self) -> Snapshot {
         let began = Instant::now();

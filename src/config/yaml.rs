@@ -479,7 +479,7 @@ fn diagnostic(path: &Path, text: &str, error: &serde_yaml::Error) -> Diagnostic 
 
 /// What the YAML parser itself said, in words for people who do not know its grammar.
 fn in_syntax(text: &str, bare: &str, line: usize, column: usize) -> Option<(usize, usize, String)> {
-    let written: Vec<char> = text.lines().nth(line - 1).unwrap_or("").chars().collect();
+    let written: Vec<char> = text.lines().nth(line - 1).into_iter().flat_map(str::chars).collect();
     let here = written.get(column - 1).copied();
     let say = |what: &str| Some((line, column, what.to_owned()));
     if bare.contains("while scanning a block scalar") || (bare.contains("cannot start any token") && here == Some('>'))

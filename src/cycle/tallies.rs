@@ -6,10 +6,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::Setup;
-use super::usage::{Part, Usage, parts, share, usages};
+use super::usage::{Part, Usage, listed, parts, share, usages};
 use crate::policy::{Deed, Done, EpisodeKey, Guard, Judgement, Outcome, RuleName};
 use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
+
+#[cfg(test)]
+mod tests;
 
 /// The counters of a user stay this long after he last held a card.
 const USERS_STAY: Duration = Duration::from_secs(24 * 3600);
@@ -312,5 +315,5 @@ fn busy_shares(now: &Snapshot) -> BTreeMap<Pair, f64> {
 fn is_there(now: &Snapshot, (process, uuid): &Pair) -> bool {
     let Ok(gpus) = &now.gpus else { return true };
     let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == *uuid) else { return false };
-    gpu.holds.as_ref().map_or(true, |holds| holds.iter().any(|hold| hold.process == Ok(*process)))
+    listed(gpu).is_none_or(|holds| holds.iter().any(|hold| hold.process == Ok(*process)))
 }

@@ -100,6 +100,7 @@ impl Fuses {
         self.blown.keys().copied()
     }
 
+    #[cfg(test)]
     pub fn is_blown(&self, fuse: Fuse) -> bool {
         self.blown.contains_key(&fuse)
     }

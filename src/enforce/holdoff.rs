@@ -71,7 +71,7 @@ impl Before {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enforce::tests::snapshot;
+    use crate::policy::forged::snapshot;
     use crate::snapshot::{Fault, Health};
     use jiff::SignedDuration;
 

@@ -1,39 +1,7 @@
 use super::*;
-use crate::snapshot::{Assignments, Confidence, Driver, Moment};
+use crate::policy::forged::{snapshot, target};
+use crate::snapshot::Confidence;
 use crate::units::Uid;
-
-/// An empty node, this many seconds after boot.
-pub fn snapshot(second: u64) -> Snapshot {
-    let boot = Duration::from_secs(second);
-    let wall = jiff::Timestamp::from_second(1_796_000_000 + second as i64).unwrap();
-    Snapshot {
-        at: Moment { wall, boot },
-        boot_id: "boot-1".into(),
-        driver: Ok(Driver { driver_version: None, nvml_version: None, cuda_version: None }),
-        gpus: Ok(Vec::new()),
-        processes: BTreeMap::new(),
-        users: BTreeMap::new(),
-        assignments: Assignments::default(),
-        health: Vec::new(),
-        pauses: Vec::new(),
-        gpus_expected: None,
-        nvml_errors: BTreeMap::new(),
-    }
-}
-
-pub fn target(pid: i32, started: u64, uid: Uid) -> Target {
-    Target {
-        process: ProcessId { pid, started },
-        uid: Some(uid),
-        confidence: Confidence::High,
-        cards: vec![crate::policy::Card { uuid: GpuUuid("GPU-1".into()), index: 1, model: None }],
-        command: "python".into(),
-        command_line: None,
-        memory: None,
-        objection: None,
-        overdue: Duration::ZERO,
-    }
-}
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -41,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::notify::{Terminal, Voice};
 use crate::snapshot::gpu::Identity;
-use crate::snapshot::{Fault, Gpu, Hold, Kind, Source};
+use crate::snapshot::{Fault, Gpu, GpuUuid, Hold, Kind, Source};
 
 /// An ordinary user; the tests run as root, who may become anybody.
 const USER: Uid = Uid(4242);
@@ -112,8 +80,9 @@ struct Bench {
     enforcer: Enforcer,
     second: u64,
     now: Snapshot,
-    lists: Option<Reading<Lists>>,
+    occupancy: Option<Reading<Occupancy>>,
     asked: usize,
+    blind: bool,
     process: Box<dyn Fn(&mut Process)>,
 }
 
@@ -130,7 +99,8 @@ impl Bench {
         let audit = Audit::new(dir.path(), "gpu01");
         let now = crowd(0);
         let enforcer = Enforcer::new(limits, Duration::from_secs(5), dir.path(), procfs, audit, channels, now.at.wall);
-        let mut bench = Self { dir, enforcer, second: 0, now, lists: None, asked: 0, process: Box::new(|_| ()) };
+        let mut bench =
+            Self { dir, enforcer, second: 0, now, occupancy: None, asked: 0, blind: false, process: Box::new(|_| ()) };
         for _ in 0..12 {
             bench.carry_out(&[]);
         }
@@ -142,21 +112,10 @@ impl Bench {
         self.second += 5;
         self.now.at = snapshot(self.second).at;
         let on_their_cards = acts(verdicts).iter().map(|act| (act.target.process.pid, cards(act.target))).collect();
-        let lists = self.lists.clone().unwrap_or(Ok(on_their_cards));
-        let mut again = Again {
-            lists: &mut || {
-                self.asked += 1;
-                lists.clone()
-            },
-            process: &mut |pid| {
-                let Ok(Some(sight)) = Sight::of(&Procfs::new("/proc"), pid) else { return Ok(Err(Unseen::Exited)) };
-                let mut process = ordinary(sight.id(), sight.uid());
-                (self.process)(&mut process);
-                Ok(Ok(process))
-            },
-        };
-        let again = Again { lists: again.lists, process: again.process };
-        self.enforcer.carry_out(verdicts, &self.now, again).into_iter().map(|outcome| outcome.result).collect()
+        let occupancy = self.occupancy.clone().unwrap_or(Ok(Occupancy { cards: on_their_cards, ..Default::default() }));
+        let mut world = World { occupancy, asked: &mut self.asked, blind: self.blind, change: &self.process };
+        let outcomes = self.enforcer.carry_out(verdicts, &self.now, &mut world);
+        outcomes.into_iter().map(|outcome| outcome.result).collect()
     }
 
     /// The audit log, a word for each record.
@@ -164,6 +123,36 @@ impl Bench {
         let text = std::fs::read_to_string(self.dir.path().join("audit.jsonl")).unwrap();
         text.lines().map(|line| word(&serde_json::from_str(line).unwrap())).collect()
     }
+}
+
+/// What the sources would answer, with the real `/proc`.
+struct World<'a> {
+    occupancy: Reading<Occupancy>,
+    asked: &'a mut usize,
+    blind: bool,
+    change: &'a dyn Fn(&mut Process),
+}
+
+impl Witness for World<'_> {
+    fn occupancy(&mut self) -> Reading<Occupancy> {
+        *self.asked += 1;
+        self.occupancy.clone()
+    }
+
+    fn process(&mut self, pid: i32) -> io::Result<Result<Process, Unseen>> {
+        if self.blind {
+            return Ok(Err(Unseen::Hidden));
+        }
+        let Some(sight) = Sight::of(&Procfs::new("/proc"), pid)? else { return Ok(Err(Unseen::Exited)) };
+        let mut process = ordinary(sight.id(), sight.uid());
+        (self.change)(&mut process);
+        Ok(Ok(process))
+    }
+}
+
+fn elsewhere(target: &Target) -> Occupancy {
+    let cards = [(target.process.pid, [GpuUuid("GPU-2".into())].into())].into();
+    Occupancy { cards, ..Default::default() }
 }
 
 fn word(record: &serde_json::Value) -> String {
@@ -249,8 +238,8 @@ fn leaves_a_successor_alone_that_came_after_the_first_look() {
     );
     let act = acts(std::slice::from_ref(&verdict))[0];
     let pidfd = bench.enforcer.take_hold(act, &bench.now).unwrap();
-    let mut again = Again { lists: &mut || Ok(Lists::new()), process: &mut |_| unreachable!("it is another one") };
-    assert_eq!(bench.enforcer.hit(act, &pidfd, &bench.now, &mut again).result, Done::Gone);
+    let mut world = World { occupancy: Ok(Occupancy::default()), asked: &mut 0, blind: false, change: &|_| () };
+    assert_eq!(bench.enforcer.hit(act, &pidfd, &bench.now, &mut world).result, Done::Gone);
     assert!(successor.lives());
 }
 
@@ -297,15 +286,13 @@ fn refuses_whoever_may_not_be_hit() {
         Guard::Protected,
     );
     check(&|bench, _| bench.process = Box::new(|process| process.confidence = Confidence::Medium), Guard::Confidence);
-    check(&|bench, _| bench.lists = Some(Ok(Lists::new())), Guard::Stale);
-    check(&|bench, _| bench.lists = Some(Err(Fault::new(Source::Nvml, "hung"))), Guard::Stale);
-    check(
-        &|bench, target| bench.lists = Some(Ok([(target.process.pid, [GpuUuid("GPU-2".into())].into())].into())),
-        Guard::Stale,
-    );
+    check(&|bench, _| bench.occupancy = Some(Ok(Occupancy::default())), Guard::Stale);
+    check(&|bench, _| bench.occupancy = Some(Err(Fault::new(Source::Nvml, "hung"))), Guard::Stale);
+    check(&|bench, target| bench.occupancy = Some(Ok(elsewhere(target))), Guard::Stale);
+    check(&|bench, _| bench.blind = true, Guard::Identity);
     check(&|bench, _| bench.now.pauses = vec![Pause::Hidepid], Guard::Paused);
     check(&|bench, _| bench.now.driver = Err(Fault::new(Source::Nvml, "hung")), Guard::Paused);
-    check(&|bench, _| bench.enforcer.state_was_saved(false), Guard::Paused);
+    check(&|bench, _| bench.enforcer.state_was_saved(Err(state::Error::Taken { path: "/".into() })), Guard::Paused);
     check(&|bench, _| bench.enforcer.holdoff.reloaded(), Guard::Paused);
     assert!(victim.lives());
 }
@@ -494,4 +481,72 @@ fn a_warning_is_delivered_under_warn_and_rehearsed_under_observe() {
         assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Done::Refused(Guard::Unreachable)]);
     }
     assert_eq!(bench.log(), ["outcome warn rehearsed", "intent warn", "outcome warn refused unreachable"]);
+}
+
+#[test]
+fn the_first_process_of_a_namespace_counts_as_signalled_though_it_does_not_hear() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root makes a PID namespace");
+        return;
+    }
+    let script = "echo ready; while :; do sleep 0.05; done";
+    let mut outside = Command::new("unshare");
+    outside.args(["--pid", "--fork", "--kill-child", "sh", "-c", script]).stdout(Stdio::piped());
+    let Ok(outside) = outside.spawn() else {
+        println!("skipped: there is no unshare(1)");
+        return;
+    };
+    let mut outside = Victim(outside);
+    let mut line = String::new();
+    BufReader::new(outside.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        println!("skipped: this host makes no PID namespace");
+        return;
+    }
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", outside.pid())).unwrap();
+    let first: i32 = children.trim().parse().unwrap();
+    let sight = Sight::of(&Procfs::new("/proc"), first).unwrap().unwrap();
+    let mut bench = Bench::with(Limits { min_uid: Uid(0), ..Limits::default() });
+    let target = target(first, sight.id().started, sight.uid());
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![target.clone()])]), [Done::Done]);
+    assert!(outside.lives());
+    assert!(bench.log()[1].contains("does not hear"), "{:?}", bench.log());
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Done::Done]);
+    outside.0.wait().unwrap();
+}
+
+#[test]
+fn what_an_agent_before_may_have_done_is_on_record() {
+    let mut bench = Bench::new();
+    let key = send(Signal::Term, vec![]).key().clone();
+    let deed = Deed::Signal(Signal::Term);
+    let result = Done::Failed("not known".into());
+    let target = Some(ProcessId { pid: 7, started: 9 });
+    let lost = Outcome { key, rung: 1, deed, owner: None, target, result };
+    bench.enforcer.report_lost(&[lost], &bench.now);
+    assert_eq!(bench.log(), ["outcome TERM failed not known"]);
+}
+
+#[test]
+fn a_kill_that_fuses_or_pauses_refused_is_tried_again_whole() {
+    let mut victim = Victim::new("");
+    let mut bench = Bench::new();
+    let verdict = send(Signal::Kill, vec![victim.target()]);
+    bench.now.pauses = vec![Pause::DriverStale];
+    assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Done::Refused(Guard::Paused)]);
+    // A refusal leaves no trace in what the fuses count, nor is the process taken for one that was killed.
+    assert_eq!(bench.enforcer.fuses(), &Fuses::default());
+    assert!(bench.enforcer.killed.is_empty());
+    bench.now.pauses.clear();
+    assert_eq!(bench.carry_out(&[verdict]), [Done::Done]);
+    assert_eq!(victim.ended_by(), Some(KILL));
+}
+
+#[test]
+fn a_caller_that_asks_for_a_reload_holds_acts_off_again() {
+    let victim = Victim::new("");
+    let mut bench = Bench::new();
+    bench.enforcer.reload(Limits { min_uid: Uid(1), ..Limits::default() }, Duration::from_secs(5), &bench.now);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Done::Refused(Guard::Paused)]);
+    assert!(bench.enforcer.pauses().contains(&Pause::StartDelay));
 }

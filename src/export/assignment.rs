@@ -35,17 +35,19 @@ impl Subject for Right {
 /// One for each card, source and name. Of two rights with equal names the one that ends later counts.
 pub fn rights(cycle: &Cycle) -> Vec<Right> {
     let snapshot = &cycle.seen;
-    let mut ends: BTreeMap<(u32, Source, String, String), (Labels, Option<Timestamp>)> = BTreeMap::new();
+    let mut rights = BTreeMap::new();
     for (source, right) in snapshot.assignments.holding(snapshot.at.wall) {
         let Some((user, group)) = names(&right.to) else { continue };
         for gpu in right.gpus.known.iter().filter_map(|uuid| snapshot.gpu(uuid)) {
-            ends.entry((gpu.index, source, user.clone(), group.clone()))
-                .and_modify(|(_, end)| *end = later(*end, right.when.until))
-                .or_insert_with(|| (gpu_labels(gpu.index, &gpu.uuid), right.when.until));
+            let key = (gpu.index, source, user.clone(), group.clone());
+            let end = right.when.until;
+            let gpu = gpu_labels(gpu.index, &gpu.uuid);
+            let same =
+                rights.entry(key).or_insert(Right { gpu, source, user: user.clone(), group: group.clone(), end });
+            same.end = later(same.end, end);
         }
     }
-    let right = |((_, source, user, group), (gpu, end))| Right { gpu, source, user, group, end };
-    ends.into_iter().map(right).collect()
+    rights.into_values().collect()
 }
 
 /// The labels `user` and `group`; a name that nobody bears now gives nobody a right.

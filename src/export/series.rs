@@ -14,15 +14,6 @@ pub enum Kind {
     Counter,
 }
 
-impl Kind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Gauge => "gauge",
-            Self::Counter => "counter",
-        }
-    }
-}
-
 /// A metric.
 pub struct Series<T> {
     /// Without the prefix.

@@ -9,7 +9,9 @@ use serde::Deserialize;
 
 use super::*;
 use crate::cycle::fixture;
-use crate::snapshot::{GpuUuid, Lookup, ProcessId};
+use crate::cycle::tallies::{Tallies, Turn};
+use crate::snapshot::{Fault, GpuFault, Hold, Kind as Lists, Lookup, ProcessId, Snapshot, Source};
+use crate::units::{Celsius, Percent, Uid};
 
 fn text(cycle: &Cycle) -> String {
     String::from_utf8(encode(&families(cycle))).unwrap()
@@ -38,4 +40,323 @@ fn promtool(page: &str) -> String {
 #[test]
 fn promtool_has_nothing_to_say_about_the_page() {
     assert_eq!(promtool(&text(&fixture::cycle())), "");
+}
+
+/// The page of a snapshot, in the first turn of an agent.
+fn page_of(seen: Snapshot) -> String {
+    page_with(seen, |_| ())
+}
+
+fn page_with(seen: Snapshot, change: impl FnOnce(&mut Cycle)) -> String {
+    let mut cycle = Cycle { seen, ..fixture::cycle() };
+    cycle.tallies = Tallies::default();
+    change(&mut cycle);
+    let turn = Turn {
+        before: None,
+        now: &cycle.seen,
+        judgements: &cycle.judgements,
+        outcomes: &[],
+        took: Duration::ZERO,
+        setup: &cycle.setup,
+    };
+    cycle.tallies.count(&turn);
+    text(&cycle)
+}
+
+fn samples(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter(|line| !line.starts_with('#'))
+}
+
+/// Name and labels of each sample.
+fn series(page: &str) -> Vec<&str> {
+    samples(page).map(|line| line.rsplit_once(' ').unwrap().0).collect()
+}
+
+fn lines_with<'a>(page: &'a str, part: &str) -> Vec<&'a str> {
+    samples(page).filter(|line| line.contains(part)).collect()
+}
+
+fn once_each(page: &str) {
+    let series = series(page);
+    let mut seen = BTreeSet::new();
+    for one in &series {
+        assert!(seen.insert(one), "twice: {one}");
+    }
+    let families: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    assert_eq!(families.len(), families.iter().collect::<BTreeSet<_>>().len());
+    assert_eq!(promtool(page), "");
+}
+
+/// Readings that no driver should give and some did.
+fn hostile(seen: &mut Snapshot) {
+    let gpus = seen.gpus.as_mut().unwrap();
+    let told = gpus[0].readings.as_mut().unwrap();
+    told.temperature = Some(Celsius(f64::NAN));
+    told.utilization = Some(Percent(f64::INFINITY));
+    told.temperature_thresholds.push(("slowdown", Celsius(1.0)));
+    gpus[0].identity.model = Some("x=\"1\"} 9\nfake_metric 1".into());
+    // One process in two entries of one list, and a pid that passed to another process between two lists.
+    let twice = gpus[0].holds.as_ref().unwrap()[0].clone();
+    gpus[0].holds.as_mut().unwrap().push(Hold { kind: Lists::Graphics, utilization: Some(Percent(f64::NAN)), ..twice });
+    let successor = ProcessId { pid: 4000, started: 9_500_000 };
+    let held = Hold { process: Ok(successor), ..fixture::hold(4000, Lists::Compute, Some(500), Some(1.0)) };
+    gpus[1].holds.as_mut().unwrap().push(held);
+    let copy = gpus[1].clone();
+    gpus.push(copy);
+    let process = crate::snapshot::Process { id: successor, ..fixture::process(4000, 1001, "next") };
+    seen.processes.insert(successor, process);
+    // Two uids of one name, and a name that looks like the uid of somebody without one.
+    for (uid, name) in [(1011, "alice"), (1012, "1002")] {
+        seen.users.insert(Uid(uid), fixture::user(uid, Lookup::Known(name.into()), &[(100, "users")]));
+    }
+    let process = |pid, uid| fixture::process(pid, uid, "}\n#");
+    for (pid, uid) in [(4011, 1011), (4012, 1012)] {
+        seen.processes.insert(fixture::id(pid), process(pid, uid));
+        let gpus = seen.gpus.as_mut().unwrap();
+        gpus[1].holds.as_mut().unwrap().push(fixture::hold(pid, Lists::Compute, Some(700), None));
+    }
+}
+
+#[test]
+fn no_series_is_there_twice_whatever_the_driver_says() {
+    let mut seen = fixture::snapshot(5);
+    hostile(&mut seen);
+    let page = page_of(seen);
+    once_each(&page);
+    assert!(!page.contains("NaN") && !page.contains("inf\n"), "{page}");
+    assert!(!page.lines().any(|line| line.starts_with("fake_metric")), "{page}");
+    // Bob without a name and the user of that name are added up: the sum stays right.
+    let sum = lines_with(&page, "gpuwarden_user_memory_bytes{gpu=\"1\"");
+    assert!(sum.iter().any(|line| line.contains("user=\"1002\"") && line.ends_with(" 9122611200")), "{sum:#?}");
+}
+
+#[test]
+fn the_values_of_a_lost_card_vanish_and_no_other_card_is_renumbered() {
+    let mut seen = fixture::snapshot(5);
+    seen.gpus.as_mut().unwrap()[1].readings = Err(GpuFault("gpu_is_lost"));
+    let page = page_of(seen);
+    let of_driver: BTreeSet<&str> = lines_with(&page, "gpuwarden_gpu_")
+        .into_iter()
+        .filter(|line| line.contains("gpu=\"1\""))
+        .map(|line| line.split_once('{').unwrap().0)
+        .collect();
+    let stay =
+        ["assignment_end_timestamp_seconds", "assignment_info", "fault_info", "held_seconds_total", "info", "up"];
+    let stay: BTreeSet<String> = stay.iter().map(|name| format!("gpuwarden_gpu_{name}")).collect();
+    assert_eq!(of_driver, stay.iter().map(String::as_str).collect());
+    assert!(lines_with(&page, "gpuwarden_process_memory_bytes{gpu=\"1\"").is_empty());
+    assert!(page.contains("gpuwarden_gpu_up{gpu=\"2\",uuid=\"GPU-20000000-1111-2222-3333-444444444444\"} 1"));
+}
+
+#[test]
+fn without_a_driver_the_page_is_served_without_cards() {
+    let mut seen = fixture::snapshot(5);
+    let fault = Fault::new(Source::Nvml, "the driver is not loaded");
+    seen.gpus = Err(fault.clone());
+    seen.driver = Err(fault.clone());
+    seen.health[0].fault = Some(fault.what);
+    let page = page_of(seen);
+    once_each(&page);
+    assert_eq!(lines_with(&page, "gpuwarden_gpu_"), Vec::<&str>::new());
+    assert_eq!(lines_with(&page, "gpuwarden_gpus_"), ["gpuwarden_gpus_expected 4", "gpuwarden_gpus_found 0"]);
+    assert_eq!(lines_with(&page, "source_up{source=\"nvml\"}"), ["gpuwarden_source_up{source=\"nvml\"} 0"]);
+    // How many cards a user holds is not known, and so it is not 0.
+    assert_eq!(lines_with(&page, "gpuwarden_user_gpus"), Vec::<&str>::new());
+}
+
+#[test]
+fn what_is_not_known_is_not_zero() {
+    let page = text(&fixture::cycle());
+    for unknown in ["gpu_memory_total_bytes", "gpu_memory_unattributed_bytes", "gpu_holders", "user_memory_bytes"] {
+        assert!(lines_with(&page, &format!("gpuwarden_{unknown}{{gpu=\"2\"")).is_empty(), "{unknown}");
+    }
+    let memory = lines_with(&page, "gpuwarden_gpu_processes_memory_unknown{gpu=\"2\"");
+    assert!(memory[0].ends_with(" 2"), "{memory:?}");
+}
+
+#[test]
+fn without_sources_of_rights_nobody_is_known_to_be_unassigned() {
+    let mut seen = fixture::snapshot(5);
+    seen.assignments.sources.clear();
+    let page = page_of(seen);
+    for unknown in ["process_assigned", "user_unassigned_memory_bytes", "user_gpu_unassigned_seconds_total"] {
+        assert_eq!(lines_with(&page, unknown), Vec::<&str>::new());
+    }
+}
+
+#[test]
+fn beyond_the_cap_pairs_are_counted_and_not_shown() {
+    let cap = |processes| {
+        move |cycle: &mut Cycle| {
+            let setup = crate::cycle::Setup { processes, ..(*cycle.setup).clone() };
+            cycle.setup = std::sync::Arc::new(setup);
+        }
+    };
+    let page = page_with(fixture::snapshot(5), cap(2));
+    let shown: Vec<_> = lines_with(&page, "gpuwarden_process_memory_bytes");
+    assert!(shown.len() == 2 && shown[0].contains("4000") && shown[1].contains("4002"), "{shown:#?}");
+    assert_eq!(lines_with(&page, "processes_omitted"), ["gpuwarden_processes_omitted 3"]);
+    let page = page_with(fixture::snapshot(5), cap(0));
+    assert_eq!(lines_with(&page, "gpuwarden_process_"), Vec::<&str>::new());
+    assert_eq!(lines_with(&page, "processes_omitted"), ["gpuwarden_processes_omitted 5"]);
+}
+
+#[derive(Deserialize)]
+struct LabelCase {
+    id: String,
+    raw_b64: String,
+    text_0_0_4: String,
+}
+
+#[test]
+fn label_values_are_escaped_as_prometheus_reads_them() {
+    let cases: Vec<LabelCase> = serde_yaml::from_str(include_str!("../../tests/cases/label_escapes.yaml")).unwrap();
+    for case in cases {
+        let raw = BASE64_STANDARD.decode(&case.raw_b64).unwrap();
+        // The sources have made text of it by then: NULs between arguments, broken UTF-8.
+        let raw = String::from_utf8_lossy(&raw).trim_end_matches('\0').replace('\0', " ");
+        let mut family = MetricFamily::default();
+        family.set_name("x".into());
+        family.set_field_type(MetricType::GAUGE);
+        family.set_metric(vec![metric(Kind::Gauge, vec![pair("command", raw)], 1.0)]);
+        let page = String::from_utf8(encode(&[family])).unwrap();
+        assert_eq!(page, format!("# TYPE x gauge\nx{{command=\"{}\"}} 1\n", case.text_0_0_4), "{}", case.id);
+    }
+}
+
+#[derive(Deserialize)]
+struct HelpCase {
+    id: String,
+    raw: String,
+    text_0_0_4: String,
+}
+
+#[test]
+fn help_is_escaped_as_prometheus_reads_it() {
+    let cases: Vec<HelpCase> = serde_yaml::from_str(include_str!("../../tests/cases/help_escapes.yaml")).unwrap();
+    for case in cases {
+        let mut family = MetricFamily::default();
+        family.set_name("x".into());
+        family.set_help(case.raw);
+        family.set_field_type(MetricType::GAUGE);
+        family.set_metric(vec![metric(Kind::Gauge, Vec::new(), 1.0)]);
+        let page = String::from_utf8(encode(&[family])).unwrap();
+        assert_eq!(page, format!("# HELP x {}\n# TYPE x gauge\nx 1\n", case.text_0_0_4), "{}", case.id);
+    }
+}
+
+/// The rows of all tables, for people.
+#[derive(Default)]
+struct Listing {
+    rows: Vec<String>,
+    labels: BTreeMap<String, BTreeSet<&'static str>>,
+}
+
+impl Sink for Listing {
+    fn table<T: Subject>(&mut self, rows: &[Series<T>], _: &[T]) {
+        for row in rows {
+            let labels: Vec<&str> = T::LABELS.iter().chain(row.labels).copied().collect();
+            let kind = if row.kind == Kind::Gauge { "gauge" } else { "counter" };
+            let (name, help) = (row.full_name(), row.help);
+            let shown: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            self.rows.push(format!("| `{name}` | {kind} | {} | {help} |\n", shown.join(", ")));
+            let before = self.labels.insert(name.clone(), labels.into_iter().collect());
+            assert_eq!(before, None, "{name} is in two tables");
+        }
+    }
+}
+
+fn listing() -> Listing {
+    let mut listing = Listing::default();
+    all(&fixture::cycle(), &mut listing);
+    listing
+}
+
+#[test]
+fn the_documentation_lists_every_family() {
+    let heading = "# Metrics\n\nWhat `/metrics` publishes. A value that is not known is absent, never 0.\n\n\
+                   | family | type | labels | meaning |\n|---|---|---|---|\n";
+    expect_file!["../../docs/metrics.md"].assert_eq(&format!("{heading}{}", listing().rows.concat()));
+}
+
+#[test]
+fn a_family_has_no_labels_but_those_that_are_documented() {
+    let documented = listing().labels;
+    for family in families(&fixture::cycle()) {
+        for label in family.get_metric().iter().flat_map(|metric| metric.get_label()) {
+            assert!(documented[family.name()].contains(label.name()), "{} of {}", label.name(), family.name());
+        }
+    }
+}
+
+#[test]
+fn labels_that_belong_to_whoever_scrapes_are_never_ours() {
+    let theirs = ["instance", "job", "host", "node", "cluster", "namespace", "pod", "container", "service", "endpoint"];
+    for (name, labels) in listing().labels {
+        assert!(!theirs.iter().any(|label| labels.contains(label)), "{name}");
+    }
+}
+
+#[test]
+fn the_first_page_has_every_combination_with_zero() {
+    let page = page_with(fixture::snapshot(0), |cycle| {
+        cycle.judgements.clear();
+        cycle.notifications.values_mut().for_each(|count| *count = 0);
+    });
+    let zeros = |name: &str| lines_with(&page, name).iter().filter(|line| line.ends_with(" 0")).count();
+    // Four rungs by five outcomes, ten reasons, two channels by three, two rules by three users, four cards.
+    assert_eq!(zeros("gpuwarden_actions_total"), 20);
+    assert_eq!(zeros("gpuwarden_refusals_total"), 10);
+    assert_eq!(zeros("gpuwarden_notifications_total"), 6);
+    assert_eq!(zeros("gpuwarden_episodes_total"), 6);
+    assert_eq!(zeros("gpuwarden_gpu_held_seconds_total"), 4);
+    assert_eq!(zeros("gpuwarden_rule_subjects"), 12);
+    // Who holds a card now begins now.
+    assert_eq!(zeros("gpuwarden_user_gpu_held_seconds_total"), 2);
+}
+
+/// Eight cards with sixteen processes each.
+fn full_node() -> Cycle {
+    let mut cycle = fixture::cycle();
+    let pid = |card: u32, number: u32| (5000 + card * 16 + number) as i32;
+    let holds =
+        |card| (0..16).map(move |number| fixture::hold(pid(card, number), Lists::Compute, Some(4_000), Some(50.0)));
+    let cards = (0..8).map(|card| fixture::gpu(card, Ok(fixture::readings(64_000, 90.0)), holds(card).collect()));
+    cycle.seen.gpus = Ok(cards.collect());
+    let processes = (0..8)
+        .flat_map(|card| (0..16).map(move |number| fixture::process(pid(card, number), 1001 + number % 3, "python3")));
+    cycle.seen.processes = processes.map(|process| (process.id, process)).collect();
+    cycle
+}
+
+#[test]
+#[ignore = "a measurement: cargo test --release -- --ignored bench_"]
+fn bench_a_page_of_eight_cards_with_sixteen_processes_each() {
+    let mut cycle = full_node();
+    let before = cycle.seen.clone();
+    let setup = cycle.setup.clone();
+    let turns = 200;
+    let mut spent = [Duration::ZERO; 3];
+    let mut bytes = 0;
+    for _ in 0..turns {
+        let begun = std::time::Instant::now();
+        let turn = Turn {
+            before: Some(&before),
+            now: &cycle.seen,
+            judgements: &cycle.judgements,
+            outcomes: &[],
+            took: Duration::ZERO,
+            setup: &setup,
+        };
+        cycle.tallies.count(&turn);
+        let counted = std::time::Instant::now();
+        let families = families(&cycle);
+        let gathered = std::time::Instant::now();
+        bytes = encode(&families).len();
+        for (sum, part) in spent.iter_mut().zip([counted - begun, gathered - counted, gathered.elapsed()]) {
+            *sum += part;
+        }
+    }
+    let [counted, gathered, encoded] = spent.map(|spent| spent / turns);
+    println!("{bytes} bytes: counted in {counted:?}, gathered in {gathered:?}, encoded in {encoded:?}");
 }

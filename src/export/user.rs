@@ -184,7 +184,7 @@ pub fn time<'a>() -> Vec<Series<Time<'a>>> {
         counter("user_gpu_unassigned_seconds_total", "Held time in which he was known to have no right.", |of| {
             // Without sources nobody ever knows.
             let known = !of.cycle.seen.assignments.sources.is_empty();
-            known.then(|| of.time.unassigned.as_secs_f64())
+            known.then_some(of.time.unassigned.as_secs_f64())
         }),
     ]
 }

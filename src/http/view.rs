@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cycle::usage::{Part, parts_on, usages_of};
+use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
-use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Rule, Subject};
+use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Outcome, Rule, Subject};
 use crate::snapshot::gpu::Readings;
 use crate::snapshot::{Gpu, Grantee, Health, Right, Source, Truth};
 use crate::units::Bytes;
@@ -110,7 +110,18 @@ pub struct Violation {
     pub climbed: usize,
     pub rungs: usize,
     pub next: Option<Next>,
+    /// What was done about it in this cycle, or not.
+    pub done: Vec<Deed>,
     pub evidence: Vec<Fact>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Deed {
+    pub action: String,
+    pub pid: Option<i32>,
+    pub outcome: String,
+    /// Why it was refused, or failed.
+    pub detail: Option<String>,
 }
 
 /// The rung that comes next.
@@ -236,6 +247,24 @@ impl CardRight {
     }
 }
 
+impl CardRight {
+    /// Whom it names, as rules of rights are written.
+    pub fn name(&self) -> String {
+        match (&self.user, &self.group) {
+            (Some(user), _) => user.clone(),
+            (None, Some(group)) => format!("group {group}"),
+            (None, None) => "everyone".to_owned(),
+        }
+    }
+}
+
+/// Whether a character could make text on a screen say what it does not: control characters, line separators, and those
+/// that turn the direction of writing.
+pub fn misleads(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
+}
+
 fn violations(cycle: &Cycle) -> Vec<Violation> {
     let broken = cycle.judgements.iter().filter(|judgement| cycle.standing(judgement).is_violation());
     broken.filter_map(|judgement| Violation::of(cycle, judgement)).collect()
@@ -260,6 +289,7 @@ impl Violation {
             climbed: episode.map_or(0, |episode| episode.climbed.len()),
             rungs: rule.then.rungs().len(),
             next: episode.and_then(|episode| Next::of(rule, episode, now)),
+            done: cycle.outcomes.iter().filter(|outcome| outcome.key == judgement.key).map(Deed::of).collect(),
             evidence: judgement.evidence.iter().map(Fact::of).collect(),
         })
     }
@@ -299,6 +329,26 @@ impl Next {
     }
 }
 
+impl Deed {
+    fn of(outcome: &Outcome) -> Self {
+        Self {
+            action: outcome.deed.as_str().to_owned(),
+            pid: outcome.target.map(|target| target.pid),
+            outcome: outcome.result.as_str().to_owned(),
+            detail: detail(&outcome.result),
+        }
+    }
+}
+
+/// Why it was refused, or failed.
+fn detail(result: &Done) -> Option<String> {
+    match result {
+        Done::Refused(guard) => Some(guard.as_str().to_owned()),
+        Done::Failed(why) => Some(why.clone()),
+        Done::Done | Done::Rehearsed | Done::Pending | Done::Gone => None,
+    }
+}
+
 impl Fact {
     fn of(evidence: &Evidence) -> Self {
         Self {
@@ -331,11 +381,7 @@ impl Action {
             action: recent.action.to_owned(),
             pid: recent.target.map(|target| target.pid),
             outcome: recent.result.as_str().to_owned(),
-            detail: match &recent.result {
-                Done::Refused(guard) => Some(guard.as_str().to_owned()),
-                Done::Failed(why) => Some(why.clone()),
-                Done::Done | Done::Rehearsed | Done::Pending | Done::Gone => None,
-            },
+            detail: detail(&recent.result),
             times: recent.times,
         }
     }

@@ -31,7 +31,9 @@ pub fn compose(voice: &Voice, to: &Recipient, about: &[&Verdict]) -> String {
         text.push('\n');
         section(&mut text, voice, to, verdict);
     }
-    let _ = writeln!(text, "\nQuestions: ask the admins (root) of {}.", clean(&voice.host, WORD));
+    if matches!(to, Recipient::Person(_)) {
+        let _ = writeln!(text, "\nQuestions: ask the admins (root) of {}.", clean(&voice.host, WORD));
+    }
     text
 }
 
@@ -56,12 +58,11 @@ fn section(text: &mut String, voice: &Voice, to: &Recipient, verdict: &Verdict) 
     for target in verdict.targets().iter().take(LISTED) {
         let _ = writeln!(text, "  {}", process(to, target));
     }
-    match verdict.targets().len().checked_sub(LISTED) {
-        None | Some(0) => {}
-        Some(more) => drop(writeln!(text, "  and {more} more")),
+    if verdict.targets().len() > LISTED {
+        let _ = writeln!(text, "  and {} more", verdict.targets().len() - LISTED);
     }
-    if verdict.targets().is_empty() {
-        verdict.gpu().into_iter().for_each(|gpu| drop(writeln!(text, "  {}", card(gpu))));
+    if let (true, Some(gpu)) = (verdict.targets().is_empty(), verdict.gpu()) {
+        let _ = writeln!(text, "  {}", card(gpu));
     }
     let _ = writeln!(text, "  Seen: {}.", seen(voice, verdict));
     if let Some(next) = verdict.next().and_then(|next| what_follows(verdict, next)) {
@@ -136,7 +137,7 @@ fn what_follows(verdict: &Verdict, next: &Next) -> Option<String> {
         Action::Inform(_) => "whoever has a right to the GPU is told".to_owned(),
         Action::Signal(signal) => format!("{} is sent to {}", signal.as_str(), pids(verdict.targets())),
     };
-    Some(format!("in {} of this, {what}.", round(next.after)))
+    Some(format!("if this goes on for {}, {what}.", round(next.after)))
 }
 
 fn pids(targets: &[Target]) -> String {

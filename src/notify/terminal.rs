@@ -147,4 +147,4 @@ fn for_terminal(text: &str) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

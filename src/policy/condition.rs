@@ -194,10 +194,6 @@ pub enum ToOther {
 pub struct Words(Vec<String>);
 
 impl Words {
-    pub fn try_new(words: Vec<String>) -> Option<Self> {
-        if words.is_empty() || words.iter().any(String::is_empty) { None } else { Some(Self(words)) }
-    }
-
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

@@ -1,8 +1,12 @@
-//! Verdicts that no rule came to, for the tests of those who carry them out.
+//! Verdicts that no rule came to, and the least of a node, for the tests of those who carry verdicts out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Severity, Subject, Target, Verdict};
+use super::{Card, Deed, EpisodeKey, Evidence, Mode, Next, Person, RuleName, Subject, Target, Verdict};
+use crate::snapshot::{Assignments, Confidence, Driver, GpuUuid, Moment, ProcessId, Snapshot};
 use crate::units::Uid;
 
 impl Verdict {
@@ -12,7 +16,6 @@ impl Verdict {
         Self {
             key: EpisodeKey { rule, subject: Subject::User { uid, gpu: None } },
             description: "Use only the GPUs that are assigned to you.".into(),
-            severity: Severity::Warning,
             mode,
             rung: 0,
             deed,
@@ -45,9 +48,37 @@ impl Verdict {
         self.next = Some(next);
         self
     }
+}
 
-    pub(crate) fn rung_is(mut self, rung: usize) -> Self {
-        self.rung = rung;
-        self
+/// An empty node, this many seconds after boot.
+pub fn snapshot(second: u64) -> Snapshot {
+    let boot = Duration::from_secs(second);
+    let wall = Timestamp::from_second(1_796_000_000 + second as i64).unwrap();
+    Snapshot {
+        at: Moment { wall, boot },
+        boot_id: "boot-1".into(),
+        driver: Ok(Driver { driver_version: None, nvml_version: None, cuda_version: None }),
+        gpus: Ok(Vec::new()),
+        processes: BTreeMap::new(),
+        users: BTreeMap::new(),
+        assignments: Assignments::default(),
+        health: Vec::new(),
+        pauses: Vec::new(),
+        gpus_expected: None,
+        nvml_errors: BTreeMap::new(),
+    }
+}
+
+pub fn target(pid: i32, started: u64, uid: Uid) -> Target {
+    Target {
+        process: ProcessId { pid, started },
+        uid: Some(uid),
+        confidence: Confidence::High,
+        cards: vec![Card { uuid: GpuUuid("GPU-1".into()), index: 1, model: None }],
+        command: "python".into(),
+        command_line: None,
+        memory: None,
+        objection: None,
+        overdue: Duration::ZERO,
     }
 }

@@ -61,6 +61,9 @@ fn exempted_by(exemption: &super::rule::Exemption, seen: &Seen, now: &Snapshot) 
     if valid { Truth::all(of) } else { Truth::False }
 }
 
+/// A process on a card, and whether an exemption covers it.
+type Held<'s, 'a> = (&'s Seen<'a>, Truth);
+
 /// Where one rule is applied to one snapshot.
 struct Bench<'a> {
     rule: &'a Rule,
@@ -91,7 +94,7 @@ impl<'a> Bench<'a> {
     }
 
     fn users(&self, seen: &[Seen<'a>]) -> Vec<Judged> {
-        let mut holders: BTreeMap<(Uid, Option<&GpuUuid>), Vec<(&Seen<'a>, Truth)>> = BTreeMap::new();
+        let mut holders: BTreeMap<(Uid, Option<&GpuUuid>), Vec<Held>> = BTreeMap::new();
         for seen in seen {
             let exempt = self.exempt(seen);
             // Only a certain owner is a subject; whoever is not certain makes the sums of others uncertain.
@@ -104,9 +107,9 @@ impl<'a> Bench<'a> {
         holders.into_iter().map(|((uid, gpu), mine)| self.user(uid, gpu, &mine, seen)).collect()
     }
 
-    fn user(&self, uid: Uid, gpu: Option<&GpuUuid>, mine: &[(&Seen<'a>, Truth)], all: &[Seen<'a>]) -> Judged {
+    fn user(&self, uid: Uid, gpu: Option<&GpuUuid>, mine: &[Held<'_, 'a>], all: &[Seen<'a>]) -> Judged {
         let counts: Vec<Truth> = mine.iter().map(|(seen, _)| self.counts(seen)).collect();
-        let counted: Vec<(&Seen, Truth)> =
+        let counted: Vec<Held> =
             mine.iter().zip(&counts).filter(|(_, counts)| counts.is_true()).map(|(mine, _)| *mine).collect();
         let holder = Holder {
             user: mine[0].0.user(),
@@ -283,7 +286,7 @@ fn card(gpu: &Gpu) -> Card {
 }
 
 /// The processes behind the holds, each once with all its cards.
-fn targets<'s, 'a: 's>(holds: impl Iterator<Item = (&'s Seen<'a>, Truth)>) -> Vec<Target> {
+fn targets<'s, 'a: 's>(holds: impl Iterator<Item = Held<'s, 'a>>) -> Vec<Target> {
     let mut targets: BTreeMap<ProcessId, Target> = BTreeMap::new();
     for (seen, exempt) in holds {
         let process = seen.process;

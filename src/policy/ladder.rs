@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::judge::Judged;
 use super::rule::{Action, Rule, Rules, Rung, Targets};
-use super::state::{Episode, Progress, Sighting, Warned};
+use super::state::{Episode, Progress, Sighting};
 use super::subject::EpisodeKey;
 use super::{ChannelName, Deed, Guard, Mode, Next, Person, Target, Verdict};
-use crate::snapshot::{Moment, ProcessId, Truth};
+use crate::snapshot::{Moment, Truth};
 use crate::units::Uid;
 
 /// Unknown for this long on end, nothing that was seen before counts any more.
@@ -241,7 +241,6 @@ impl Bench<'_> {
         Verdict {
             key: EpisodeKey { rule: self.rule.name.clone(), subject: self.judged.subject.clone() },
             description: self.rule.description.clone(),
-            severity: self.rule.severity,
             mode: self.mode,
             rung,
             deed,

@@ -218,10 +218,6 @@ pub enum Targets {
 pub struct Ladder(#[serde(deserialize_with = "filled")] Vec<Rung>);
 
 impl Ladder {
-    pub fn try_new(rungs: Vec<Rung>) -> Option<Self> {
-        if rungs.is_empty() { None } else { Some(Self(rungs)) }
-    }
-
     pub fn rungs(&self) -> &[Rung] {
         &self.0
     }

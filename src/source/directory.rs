@@ -182,6 +182,7 @@ impl Directory {
     }
 
     /// Whether an answer is still to come.
+    #[cfg(test)]
     pub fn is_asked(&self) -> bool {
         self.waiting > 0
     }

@@ -74,15 +74,6 @@ impl Procfs {
         Ok(text.filter(|line| !line.is_empty()))
     }
 
-    /// Whether its environment can be read by the agent.
-    pub fn environment_readable(&self, pid: i32) -> io::Result<Option<bool>> {
-        match fs::File::open(self.path(pid, "environ")) {
-            Ok(_) => Ok(Some(true)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Some(false)),
-            Err(error) => absent(error),
-        }
-    }
-
     /// Whether the filesystem of this device may be a user's own.
     pub fn may_be_a_users(&self, device: (u32, u32)) -> bool {
         let table = fs::read(self.root.join("self/mountinfo"));

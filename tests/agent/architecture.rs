@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// A module, and those that it may know. Nothing knows `main` and `agent`; they know all.
 const MAY_KNOW: &[(&str, &[&str])] = &[
+    ("causes", &[]),
     ("units", &[]),
     ("schedule", &["units"]),
     ("snapshot", &["units", "schedule"]),
@@ -14,20 +15,20 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("notify", &["units", "snapshot", "policy", "source"]),
     ("audit", &["units", "snapshot", "policy"]),
     ("state", &["units", "snapshot", "policy"]),
-    ("control", &[]),
+    ("control", &["state"]),
     ("enforce", &["units", "snapshot", "policy", "source", "notify", "audit", "state"]),
     ("config", &["units", "schedule", "snapshot", "policy", "source", "enforce"]),
     ("cycle", &["units", "snapshot", "policy", "notify", "audit", "state", "enforce"]),
     ("export", &["units", "snapshot", "policy", "enforce", "cycle"]),
     ("http", &["units", "snapshot", "policy", "enforce", "cycle", "export"]),
     ("trial", &["units", "schedule", "snapshot", "policy", "source", "config"]),
-    ("status", &["units", "http"]),
-    ("demo", &["units"]),
-    ("cli", &["units"]),
+    ("status", &["causes", "units", "http"]),
+    ("demo", &["causes", "units", "cli", "http"]),
+    ("cli", &["units", "config", "control", "status"]),
 ];
 
 /// Files and folders that may not name a clock, a file, a socket or a runtime.
-const PURE: &[&str] = &["units", "schedule", "snapshot", "policy", "source/cgroup", "export", "cycle"];
+const PURE: &[&str] = &["units", "schedule", "snapshot", "policy", "source/cgroup", "export"];
 
 const IMPURE_WORDS: &[&str] = &[
     "std::fs",

@@ -1,5 +1,5 @@
 use super::*;
-use crate::enforce::tests::target;
+use crate::policy::forged::target;
 use crate::policy::{ChannelName, Signal};
 use crate::snapshot::GpuUuid;
 use crate::units::{Bytes, Uid};
@@ -68,44 +68,44 @@ fn a_warning_says_what_was_seen_what_follows_and_what_can_be_done() {
         &Recipient::Person(bob.clone()),
         &[verdict(Mode::Enforce, to(&[bob]))],
         expect![[r#"
-        gpuwarden on gpu01, to bob:
+            gpuwarden on gpu01, to bob:
 
-        Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Next: in 10m of this, TERM is sent to pid 4242.
-          Now: you can end this yourself: kill 4242
+            Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
+              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Next: if this goes on for 10m, TERM is sent to pid 4242.
+              Now: you can end this yourself: kill 4242
 
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            Questions: ask the admins (root) of gpu01.
+        "#]],
     );
 }
 
 #[test]
 fn several_cards_are_one_message() {
     let bob = person("bob", BOB);
-    let other = verdict(Mode::Enforce, to(&[bob.clone()])).at(vec![python(4242, 3, 2), python(4243, 3, 1)]);
+    let other = verdict(Mode::Enforce, to(std::slice::from_ref(&bob))).at(vec![python(4242, 3, 2), python(4243, 3, 1)]);
     check(
         &Recipient::Person(bob.clone()),
         &[verdict(Mode::Enforce, to(&[bob])), other],
         expect![[r#"
-        gpuwarden on gpu01, to bob:
+            gpuwarden on gpu01, to bob:
 
-        Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Next: in 10m of this, TERM is sent to pid 4242.
-          Now: you can end this yourself: kill 4242
+            Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
+              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Next: if this goes on for 10m, TERM is sent to pid 4242.
+              Now: you can end this yourself: kill 4242
 
-        Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 3 (NVIDIA A100-SXM4-80GB): pid 4242, 2GiB: python train.py --token=***
-          GPU 3 (NVIDIA A100-SXM4-80GB): pid 4243, 1GiB: python train.py --token=***
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Next: in 10m of this, TERM is sent to pids 4242, 4243.
-          Now: you can end this yourself: kill 4242 4243
+            Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 3 (NVIDIA A100-SXM4-80GB): pid 4242, 2GiB: python train.py --token=***
+              GPU 3 (NVIDIA A100-SXM4-80GB): pid 4243, 1GiB: python train.py --token=***
+              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Next: if this goes on for 10m, TERM is sent to pids 4242, 4243.
+              Now: you can end this yourself: kill 4242 4243
 
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            Questions: ask the admins (root) of gpu01.
+        "#]],
     );
 }
 
@@ -136,29 +136,27 @@ fn others_see_the_command_and_not_its_line() {
         &Recipient::Person(alice),
         &[verdict(Mode::Enforce, inform)],
         expect![[r#"
-        gpuwarden on gpu01, to alice:
+            gpuwarden on gpu01, to alice:
 
-        A GPU that you have a right to is used by user1001 against a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Next: in 10m of this, TERM is sent to pid 4242.
+            A GPU that you have a right to is used by user1001 against a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
+              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Next: if this goes on for 10m, TERM is sent to pid 4242.
 
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            Questions: ask the admins (root) of gpu01.
+        "#]],
     );
     check(
         &Recipient::Admins,
         &[verdict(Mode::Enforce, Deed::Alert { channels: terminal() })],
         expect![[r#"
-        gpuwarden on gpu01, to the admins:
+            gpuwarden on gpu01, to the admins:
 
-        user1001 breaks a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Next: in 10m of this, TERM is sent to pid 4242.
-
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            user1001 breaks a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
+              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Next: if this goes on for 10m, TERM is sent to pid 4242.
+        "#]],
     );
 }
 
@@ -220,7 +218,7 @@ fn what_a_process_calls_itself_reaches_nobody_unclean() {
     let mut target = python(4242, 2, 6);
     target.command_line = Some("a\u{1b}[31m\r\nb\u{2028}c".into());
     target.cards[0].model = Some("\u{1b}c".into());
-    let verdict = verdict(Mode::Enforce, to(&[bob.clone()])).at(vec![target]);
+    let verdict = verdict(Mode::Enforce, to(std::slice::from_ref(&bob))).at(vec![target]);
     let text = compose(&voice(), &Recipient::Person(bob), &[&verdict]);
     assert!(text.lines().all(|line| !line.chars().any(is_harmful)), "{text:?}");
 }
