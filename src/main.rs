@@ -30,6 +30,7 @@ mod http;
 mod control;
 mod trial;
 mod status;
+mod demo;
 mod cli;
 mod agent;
 
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
         Command::Test { files } => trial::run(&files),
         Command::Reset { what, config_file } => reset(what, &config_file),
         Command::Status(options) => status(&options),
-        Command::Demo(_) => ExitCode::FAILURE,
+        Command::Demo(options) => demo(&options),
     }
 }
 
@@ -65,6 +66,13 @@ fn serve(options: &cli::Serve) -> ExitCode {
     match agent::serve(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(agent::Error::Config(errors)) => bad_configuration(&errors),
+        Err(error) => failed(&error),
+    }
+}
+
+fn demo(options: &cli::Demo) -> ExitCode {
+    match demo::run(options.length, &options.listen_addresses) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
 }

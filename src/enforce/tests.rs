@@ -160,6 +160,8 @@ fn word(record: &serde_json::Value) -> String {
     let words = [text("kind"), text("action"), text("outcome"), text("reason"), text("error"), text("note")];
     let remarks =
         record["remarks"].as_array().into_iter().flatten().filter_map(|remark| Some(remark.as_str()?.to_owned()));
+    // A shell blocks all signals for the moments in which it starts a child.
+    let remarks = remarks.filter(|remark| remark != "it blocks this signal");
     words.into_iter().flatten().chain(remarks).collect::<Vec<_>>().join(" ")
 }
 

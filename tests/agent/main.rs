@@ -1,6 +1,17 @@
 //! The one integration binary: the real program on a simulated node.
 
+mod harness;
 mod architecture;
 mod check;
 mod shipped;
 mod peers;
+mod ladder;
+mod fuse;
+mod restart;
+mod rights;
+mod driver;
+mod pages;
+mod reload;
+mod commands;
+mod demo;
+mod smoke;

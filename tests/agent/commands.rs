@@ -1,0 +1,113 @@
+//! The command line: what is printed, and the exit codes.
+
+use crate::harness::agent::{free_address, in_node, serve};
+use crate::harness::wait::within;
+use crate::harness::worker::SLEEPS;
+use crate::harness::{LIMIT, Node, root};
+use std::process::{Command, Output, Stdio};
+
+/// Runs to its end.
+fn output(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    if within(LIMIT, || child.try_wait().unwrap()).is_none() {
+        child.kill().unwrap();
+        panic!("{command:?} does not end: {:?}", child.wait_with_output());
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn gpuwarden(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwarden"));
+    command.args(arguments);
+    output(command)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_owned()).unwrap()
+}
+
+#[test]
+fn help_is_no_failure_and_a_wrong_flag_is_two() {
+    let help = gpuwarden(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for command in ["serve", "demo", "check", "test", "status", "reset"] {
+        assert!(text(&help.stdout).contains(command), "{command}");
+        assert_eq!(gpuwarden(&[command, "--help"]).status.code(), Some(0), "{command}");
+    }
+    assert_eq!(gpuwarden(&["--version"]).status.code(), Some(0));
+    for wrong in [&["serve", "--no.such-flag"][..], &["no-such-command"], &[], &["serve", "--web.listen-address=here"]]
+    {
+        let said = gpuwarden(wrong);
+        assert_eq!(said.status.code(), Some(2), "{wrong:?}");
+        assert!(!said.stderr.is_empty(), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_missing_or_wrong_is_seventy_eight() {
+    let node = Node::new(1);
+    let none = node.path("none.yaml").display().to_string();
+    for command in [vec!["serve".to_owned(), format!("--config.file={none}")], vec!["check".to_owned(), none.clone()]] {
+        let said = gpuwarden(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(said.status.code(), Some(78), "{command:?}: {said:?}");
+        assert!((text(&said.stderr) + &text(&said.stdout)).contains(&none), "{said:?}");
+    }
+    node.configure("mode: enfroce");
+    let mut command = in_node(&node);
+    command.args(serve(&node, free_address()));
+    let said = output(command);
+    assert_eq!(said.status.code(), Some(78), "{said:?}");
+    // The mode stands below the three lines that all configurations here begin with.
+    assert!(text(&said.stderr).contains("gpuwarden.yaml:4:7"), "{}", text(&said.stderr));
+}
+
+#[test]
+fn a_second_agent_on_one_state_directory_gives_up_and_says_why() {
+    let node = Node::new(1);
+    let agent = node.start();
+    let mut second = in_node(&node);
+    second.args(serve(&node, free_address()));
+    let said = output(second);
+    assert_eq!(said.status.code(), Some(1));
+    let state = node.path("state").display().to_string();
+    assert!(text(&said.stderr).contains(&state) && text(&said.stderr).contains("another"), "{}", text(&said.stderr));
+    agent.cycles(1);
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_that_names_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let node = Node::new(1);
+    let mut command = in_node(&node);
+    command.args(serve(&node, address));
+    let said = output(command);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(text(&said.stderr).contains(&address.to_string()), "{}", text(&said.stderr));
+}
+
+#[test]
+fn status_prints_who_holds_what() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = Node::new(2);
+    node.configure("mode: observe\nassignments: {fixed: [{to: {user: bob}, gpus: [1]}]}");
+    let worker = node.runs(node.alice, SLEEPS);
+    node.held(1, &[&worker.with(10)]);
+    let agent = node.start();
+    agent.cycles(1);
+    let url = format!("http://{}", agent.address);
+    let table = gpuwarden(&["status", "--url", &url]);
+    assert_eq!(table.status.code(), Some(0), "{table:?}");
+    for shown in ["alice", "bob", "H100", &worker.pid().to_string()] {
+        assert!(text(&table.stdout).contains(shown), "{shown:?} is not in {}", text(&table.stdout));
+    }
+    let json = gpuwarden(&["status", "--url", &url, "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json.to_string().contains("alice"), "{json}");
+    drop(agent);
+    let gone = gpuwarden(&["status", "--url", &url]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains(&url["http://".len()..]), "{}", text(&gone.stderr));
+}

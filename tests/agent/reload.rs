@@ -1,0 +1,50 @@
+//! SIGHUP, and POST to `/-/reload`.
+
+use crate::harness::{Node, http};
+use crate::ladder::UNASSIGNED;
+
+const SUCCESSFUL: &str = "gpuwarden_config_last_reload_successful";
+
+#[test]
+fn a_broken_file_leaves_the_old_one_in_force_and_a_good_one_is_taken() {
+    let node = Node::new(1);
+    let agent = node.start();
+    let before = agent.page();
+    assert_eq!(before.value(SUCCESSFUL, &[]), Some(1.0));
+    assert_eq!(before.all("gpuwarden_rule_info", &[]).count(), 0);
+
+    node.rules("rules: [{name: half");
+    assert!(!agent.reload());
+    let page = agent.page();
+    assert_eq!(page.value("gpuwarden_config_hash", &[]), before.value("gpuwarden_config_hash", &[]));
+    assert!(agent.log().contains("rules.yaml:1:"), "the place of the error is not in the log: {}", agent.log());
+
+    node.configure("mode: enforce\nno_such_key: 1");
+    assert!(!agent.reload());
+
+    node.configure("mode: enforce\nassignments: {fixed: []}");
+    node.rules(UNASSIGNED);
+    assert!(agent.reload());
+    let page = agent.page();
+    assert_ne!(page.value("gpuwarden_config_hash", &[]), before.value("gpuwarden_config_hash", &[]));
+    assert!(page.has("gpuwarden_rule_info", &[("rule", "unassigned-gpu"), ("mode", "enforce")], 1.0));
+    // No acts so soon after a reload that changed something.
+    assert_eq!(page.value("gpuwarden_enforcement_paused", &[("reason", "start_delay")]), Some(1.0));
+}
+
+#[test]
+fn http_reloads_only_where_that_is_switched_on() {
+    let node = Node::new(1);
+    let post = |agent: &crate::harness::Agent| http::ask(agent.address, "POST", "/-/reload").unwrap();
+    let agent = node.start();
+    let status = post(&agent).status;
+    assert!((400..500).contains(&status), "{status}");
+    assert!(agent.stop().success());
+
+    let agent = node.start_with(&["--web.enable-lifecycle"]);
+    assert_eq!(post(&agent).status, 200);
+    node.rules("rules: nonsense");
+    assert_ne!(post(&agent).status, 200);
+    agent.shows("the reload failed", |page| page.value(SUCCESSFUL, &[]) == Some(0.0));
+    assert!((400..500).contains(&agent.get("/-/reload").unwrap().status));
+}

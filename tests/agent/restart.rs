@@ -1,0 +1,110 @@
+//! The agent is ended in the middle of a ladder: it resumes where it was, never higher.
+
+use crate::harness::worker::IGNORES_TERM;
+use crate::harness::{Agent, Node, Worker, eventually, root, uptime};
+use crate::ladder::{KILL, SENTENCE, SLACK, strict, told};
+use std::thread::sleep;
+use std::time::Duration;
+
+fn offender(node: &mut Node) -> Worker {
+    let worker = node.runs_on_terminal(node.alice, IGNORES_TERM);
+    node.held(0, &[&worker.with(10)]);
+    worker
+}
+
+/// One warning, one TERM, one KILL, none early.
+fn is_a_whole_ladder(worker: &mut Worker) {
+    assert_eq!(worker.ended_by(), KILL);
+    let (warned, terms, ended) = (worker.terminal().said(SENTENCE), worker.terms(), uptime());
+    assert_eq!(worker.terminal().count(SENTENCE), 1, "{}", worker.terminal().text());
+    assert_eq!(terms.len(), 1, "{terms:?}");
+    assert!(terms[0] - warned >= 1.5 - SLACK, "warned {warned}, {terms:?}");
+    assert!(ended - terms[0] >= 1.0 - SLACK, "{terms:?}, ended {ended}");
+}
+
+/// Ends the agent at several points of the ladder.
+fn resumes_after(end: fn(Agent)) {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    let mut worker = offender(&mut node);
+    // Before the warning.
+    end(node.start());
+    // Between warning and TERM, twice.
+    let agent = node.start();
+    worker.terminal().said(SENTENCE);
+    let settled = |action: &str| {
+        let pid = worker.pid();
+        eventually("the ladder is written", || {
+            // What is climbed is written after the outcome; a cycle later at the latest.
+            (told(&node, action, pid).last()? == "done").then_some(())
+        });
+    };
+    settled("warn");
+    agent.cycles(2);
+    end(agent);
+    let agent = node.start();
+    agent.cycles(2);
+    end(agent);
+    // Between TERM and KILL.
+    let agent = node.start();
+    eventually("the TERM", || (worker.terms().len() == 1).then_some(()));
+    settled("TERM");
+    agent.cycles(1);
+    end(agent);
+    let _agent = node.start();
+    is_a_whole_ladder(&mut worker);
+}
+
+#[test]
+fn an_agent_that_was_ended_resumes_its_ladders() {
+    resumes_after(|agent| assert!(agent.stop().success()));
+}
+
+#[test]
+fn an_agent_that_was_killed_resumes_its_ladders() {
+    resumes_after(Agent::kill);
+}
+
+#[test]
+fn an_agent_that_is_killed_again_and_again_signals_nobody_twice_or_early() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    let mut worker = offender(&mut node);
+    let mut random = Random(0x5eed);
+    for _ in 0..14 {
+        let agent = node.start();
+        sleep(Duration::from_millis(random.below(700)));
+        agent.kill();
+    }
+    let agent = node.start();
+    // Of a signal during which the agent was killed nobody knows whether it went out; its target gets no further one.
+    let lost = |node: &Node| node.audit().iter().any(|record| record["outcome"] == "failed");
+    eventually("the ladder ends", || (!worker.is_alive() || lost(&node)).then_some(()));
+    agent.cycles(8);
+    let terms = worker.terms();
+    assert!(terms.len() <= 1, "{terms:?}");
+    let warned = worker.terminal().said(SENTENCE);
+    if let Some(term) = terms.first() {
+        assert!(term - warned >= 1.5 - SLACK, "warned {warned}, {terms:?}");
+    }
+    if !worker.is_alive() {
+        assert_eq!(terms.len(), 1, "a KILL without a TERM");
+        assert!(uptime() - terms[0] >= 1.0 - SLACK);
+    }
+}
+
+/// Marsaglia's xorshift: the same numbers in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
