@@ -129,8 +129,13 @@ fn every_fact_of_the_guide_can_be_asked_of_whom_it_says() {
         }
     }
     assert!(files.len() > 16);
+    // Not `check`, which asks the directory of this machine for the names.
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    let test =
+        format!("rules: [{}]\ngpus: {{count: 1}}\nuntil: 30s\nexpect: [{{nothing_else: true}}]\n", names.join(", "));
+    files.push(("facts.test.yaml".to_owned(), test));
     let (_folder, files) = folder_with(&files);
-    expect_success(&gpuwarden("check", &files));
+    expect_success(&gpuwarden("test", &files[files.len() - 1..]));
 }
 
 // The dashboard
