@@ -3,6 +3,7 @@
 use crate::harness::worker::IGNORES_TERM;
 use crate::harness::{Agent, Node, Worker, eventually, root, uptime};
 use crate::ladder::{KILL, SENTENCE, SLACK, strict, told};
+use serde_json::Value;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -67,24 +68,8 @@ fn an_agent_that_was_killed_resumes_its_ladders() {
     resumes_after(Agent::kill);
 }
 
-#[test]
-fn an_agent_that_is_killed_again_and_again_signals_nobody_twice_or_early() {
-    if !root("a person of one's own") {
-        return;
-    }
-    let mut node = strict(1);
-    let mut worker = offender(&mut node);
-    let mut random = Random(0x5eed);
-    for _ in 0..14 {
-        let agent = node.start();
-        sleep(Duration::from_millis(random.below(700)));
-        agent.kill();
-    }
-    let agent = node.start();
-    // Of a signal during which the agent was killed nobody knows whether it went out; its target gets no further one.
-    let lost = |node: &Node| node.audit().iter().any(|record| record["outcome"] == "failed");
-    eventually("the ladder ends", || (!worker.is_alive() || lost(&node)).then_some(()));
-    agent.cycles(8);
+/// Not more than one TERM, none early, and no KILL without one.
+fn no_signal_twice_or_early(worker: &mut Worker) {
     let terms = worker.terms();
     assert!(terms.len() <= 1, "{terms:?}");
     let warned = worker.terminal().said(SENTENCE);
@@ -95,6 +80,57 @@ fn an_agent_that_is_killed_again_and_again_signals_nobody_twice_or_early() {
         assert_eq!(terms.len(), 1, "a KILL without a TERM");
         assert!(uptime() - terms[0] >= 1.0 - SLACK);
     }
+}
+
+/// Of a signal during which the agent was killed nobody knows whether it went out; its target gets no further one.
+fn is_lost(node: &Node, worker: &Worker) -> bool {
+    let of = |record: &Value| record["outcome"] == "failed" && record["target"]["pid"] == worker.pid();
+    node.audit().iter().any(of)
+}
+
+#[test]
+fn an_agent_that_is_killed_again_and_again_signals_nobody_twice_or_early() {
+    if !root("a person of one's own") {
+        return;
+    }
+    for seed in [0x5eed, 0xfeed] {
+        let mut node = strict(1);
+        let mut workers = [(); 3].map(|()| node.runs_on_terminal(node.alice, IGNORES_TERM));
+        node.held(0, &workers.each_ref().map(|worker| worker.with(10)).each_ref());
+        let mut random = Random(seed);
+        // No agent lives long enough to climb the ladder by itself.
+        for round in 0.. {
+            assert!(round < 60, "nothing advances");
+            let agent = node.start();
+            sleep(Duration::from_millis(random.below(900)));
+            agent.kill();
+            if workers.iter_mut().all(|worker| !worker.is_alive() || is_lost(&node, worker)) {
+                break;
+            }
+        }
+        let agent = node.start();
+        agent.cycles(6);
+        workers.iter_mut().for_each(no_signal_twice_or_early);
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_while_it_signals_does_not_signal_again() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    let mut worker = offender(&mut node);
+    let agent = node.start();
+    eventually("the intent is written", || (!told(&node, "TERM", worker.pid()).is_empty()).then_some(()));
+    agent.kill();
+    let agent = node.start();
+    agent.cycles(8);
+    // Either what came of it was written down, and the ladder goes on, or it ends here, and the log says so.
+    eventually("the ladder ends", || (!worker.is_alive() || is_lost(&node, &worker)).then_some(()));
+    agent.cycles(8);
+    assert_eq!(worker.is_alive(), is_lost(&node, &worker));
+    no_signal_twice_or_early(&mut worker);
 }
 
 /// Marsaglia's xorshift: the same numbers in each run.
