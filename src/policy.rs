@@ -317,10 +317,11 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     let mut verdicts = Vec::new();
     let mut judgements = Vec::new();
     for rule in &rules.rules {
+        let meaning = rule.meaning();
         for judged in judge::subjects(rule, rules, now, before) {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
-            let advanced = ladder::advance(rule, rules, now.at, &judged, was);
+            let advanced = ladder::advance(rule, meaning, rules, now.at, &judged, was);
             verdicts.extend(advanced.verdicts);
             if let Some(episode) = advanced.episode {
                 state.episodes.insert(key.clone(), episode);
