@@ -52,12 +52,12 @@ const GLANCE: Duration = Duration::from_millis(200);
 
 /// Runs until the time is over, or until it is told to end.
 pub fn run(length: Option<Duration>, listen: &[SocketAddr]) -> Result<(), Error> {
-    let told_to_end = told_to_end().map_err(|errno| Error::Signals(errno.into()))?;
     let listen = listen.iter().map(free).collect::<Result<Vec<_>, _>>()?;
     let folder = Folder::new()?;
     let cast = CAST.iter().enumerate().map(|(index, role)| Actor::start(role, index)).collect::<Result<Vec<_>, _>>()?;
     node::write(&folder, &cast)?;
     let agent = Agent::start(folder, &driver()?, &listen)?;
+    let told_to_end = told_to_end().map_err(|errno| Error::Signals(errno.into()))?;
 
     let mut story = Story { began: Instant::now(), out: io::stdout(), agent, cast, told: BTreeMap::new() };
     story.scene(&listen)?;
@@ -71,7 +71,7 @@ pub fn run(length: Option<Duration>, listen: &[SocketAddr]) -> Result<(), Error>
     story.end()
 }
 
-/// From now on these signals are read instead of ending the program. Threads inherit that, children do not.
+/// From now on these signals are read instead of ending the program. Children would inherit that: they have been started.
 fn told_to_end() -> nix::Result<SignalFd> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block()?;

@@ -5,7 +5,6 @@ use std::io::{self, Read};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,7 +31,7 @@ pub struct Actor {
     pub warned: bool,
     pub ended: Option<ExitStatus>,
     child: Child,
-    arriving: Receiver<String>,
+    master: PtyMaster,
     /// What has arrived and may go on.
     arrived: String,
 }
@@ -52,18 +51,8 @@ impl Actor {
             command.uid(uid).gid(uid);
         }
         let child = command.spawn().map_err(|source| Error::Start { program: "setsid", source })?;
-        let (tell, arriving) = channel();
-        thread::spawn(move || {
-            let mut master = master;
-            let mut buffer = [0; 4096];
-            while let Ok(length @ 1..) = master.read(&mut buffer) {
-                if tell.send(String::from_utf8_lossy(&buffer[..length]).into_owned()).is_err() {
-                    break;
-                }
-            }
-        });
         let arrived = String::new();
-        let mut actor = Self { role, uid, started: 0, warned: false, ended: None, child, arriving, arrived };
+        let mut actor = Self { role, uid, started: 0, warned: false, ended: None, child, master, arrived };
         actor.started = actor.settled().ok_or(Error::Silent("a process"))?;
         Ok(actor)
     }
@@ -87,9 +76,10 @@ impl Actor {
 
     /// What has arrived at its terminal, once nothing more comes.
     pub fn message(&mut self) -> Option<String> {
-        let more: String = self.arriving.try_iter().collect();
-        if !more.is_empty() {
-            self.arrived += &more;
+        let mut buffer = [0; 4096];
+        // An error means that there is nothing more, now or for ever.
+        if let Ok(length @ 1..) = self.master.read(&mut buffer) {
+            self.arrived += &String::from_utf8_lossy(&buffer[..length]);
             return None;
         }
         let message = std::mem::take(&mut self.arrived).replace(['\r', '\u{7}'], "").trim().to_owned();
@@ -123,7 +113,7 @@ impl Drop for Actor {
 
 /// A pseudo-terminal of somebody who takes messages.
 fn terminal(uid: u32) -> io::Result<(PtyMaster, File)> {
-    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC)?;
+    let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     grantpt(&master)?;
     unlockpt(&master)?;
     let path = ptsname_r(&master)?;

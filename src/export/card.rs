@@ -74,8 +74,8 @@ impl Card<'_> {
     }
 
     fn memory_unknown(&self) -> Option<f64> {
-        listed(self.gpu)?;
-        Some(self.parts().filter(|part| part.hold.memory.is_none()).count() as f64)
+        let holds = listed(self.gpu)?;
+        Some(holds.iter().filter(|hold| hold.memory.is_none()).count() as f64)
     }
 
     /// Distinct owners above the footprint; unknown where it is of one of them.

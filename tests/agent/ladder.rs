@@ -1,11 +1,15 @@
 //! From warning to KILL, on real terminals and with real signals: who is hit, when, and who is not.
 
+use crate::harness::node::INTERVAL;
 use crate::harness::worker::{IGNORES_TERM, SLEEPS, sleep_named};
 use crate::harness::{Node, Worker, eventually, root, uptime};
+use nix::sys::signal::Signal;
 use nvml_sim::Process;
 use nvml_sim::scenario::ProcessMemory;
 use serde_json::Value;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 pub const TERM: Option<i32> = Some(15);
 pub const KILL: Option<i32> = Some(9);
@@ -250,4 +254,43 @@ fn who_has_no_terminal_is_not_hit() {
     agent.cycles(14);
     assert!(worker.is_alive());
     assert!(told(&node, "TERM", worker.pid()).iter().all(|told| told != "done"));
+}
+
+#[test]
+fn time_in_which_the_agent_did_not_look_does_not_count() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    let mut worker = node.runs_on_terminal(node.alice, SLEEPS);
+    node.held(0, &[&worker.with(10)]);
+    let agent = node.start();
+    let warned = worker.terminal().said(SENTENCE);
+    agent.cycles(1);
+    // As in a suspended host, or one that swaps.
+    agent.signal(Signal::SIGSTOP);
+    sleep(Duration::from_millis(2500));
+    agent.signal(Signal::SIGCONT);
+    assert_eq!(worker.ended_by(), TERM);
+    let counted_at_most = 2.0 * INTERVAL.as_secs_f64();
+    assert!(uptime() - warned >= 1.5 + 2.5 - counted_at_most - SLACK, "after {} s", uptime() - warned);
+}
+
+#[test]
+fn a_process_cannot_command_the_terminal_of_its_owner() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    let hostile = sleep_named(&node.path(""), "x\u{1b}]0;owned\u{7}\n\u{202e}y");
+    let keeper = node.runs_on_terminal(node.alice, SLEEPS);
+    let worker = Worker::program(node.alice, &hostile, &["120"]);
+    node.held(0, &[&worker.with(10)]);
+    let _agent = node.start();
+    keeper.terminal().said(&format!("pid {}", worker.pid()));
+    let text = keeper.terminal().text();
+    let harmful = |c: &char| c.is_control() && !['\n', '\u{7}'].contains(c) || *c == '\u{202e}';
+    assert_eq!(text.chars().find(harmful), None, "{text:?}");
+    // The bell that announces a message, and no other.
+    assert!(text.matches('\u{7}').count() <= 1, "{text:?}");
 }

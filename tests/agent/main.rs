@@ -13,5 +13,6 @@ mod driver;
 mod pages;
 mod reload;
 mod commands;
+mod together;
 mod demo;
 mod smoke;

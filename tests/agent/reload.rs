@@ -1,6 +1,7 @@
 //! SIGHUP, and POST to `/-/reload`.
 
-use crate::harness::{Node, http};
+use crate::harness::worker::SLEEPS;
+use crate::harness::{Node, Page, http, root};
 use crate::ladder::UNASSIGNED;
 
 const SUCCESSFUL: &str = "gpuwarden_config_last_reload_successful";
@@ -13,11 +14,11 @@ fn a_broken_file_leaves_the_old_one_in_force_and_a_good_one_is_taken() {
     assert_eq!(before.value(SUCCESSFUL, &[]), Some(1.0));
     assert_eq!(before.all("gpuwarden_rule_info", &[]).count(), 0);
 
-    node.rules("rules: [{name: half");
+    node.rules("rules: [{name: half\n");
     assert!(!agent.reload());
     let page = agent.page();
     assert_eq!(page.value("gpuwarden_config_hash", &[]), before.value("gpuwarden_config_hash", &[]));
-    assert!(agent.log().contains("rules.yaml:1:"), "the place of the error is not in the log: {}", agent.log());
+    assert!(agent.log().contains("rules.yaml:2:1: "), "the place of the error is not in the log: {}", agent.log());
 
     node.configure("mode: enforce\nno_such_key: 1");
     assert!(!agent.reload());
@@ -30,6 +31,29 @@ fn a_broken_file_leaves_the_old_one_in_force_and_a_good_one_is_taken() {
     assert!(page.has("gpuwarden_rule_info", &[("rule", "unassigned-gpu"), ("mode", "enforce")], 1.0));
     // No acts so soon after a reload that changed something.
     assert_eq!(page.value("gpuwarden_enforcement_paused", &[("reason", "start_delay")]), Some(1.0));
+}
+
+#[test]
+fn a_right_or_a_limit_that_changed_alone_is_taken() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = Node::new(1);
+    let worker = node.runs(node.alice, SLEEPS);
+    node.held(0, &[&worker.with(1)]);
+    node.configure("assignments: {fixed: []}");
+    let agent = node.start();
+    let assigned = |page: &Page| page.value("gpuwarden_process_assigned", &[("user", "alice")]);
+    agent.shows("she may not", |page| assigned(page) == Some(0.0));
+    node.configure("assignments: {fixed: [{to: {user: alice}, gpus: [0]}]}\nlimits: {start_delay: 0s}");
+    assert!(agent.reload());
+    agent.shows("she may", |page| assigned(page) == Some(1.0));
+
+    let delay = |page: &Page| page.value("gpuwarden_enforcement_paused", &[("reason", "start_delay")]);
+    agent.shows("no delay", |page| delay(page) == Some(0.0));
+    node.configure("assignments: {fixed: [{to: {user: alice}, gpus: [0]}]}\nlimits: {start_delay: 1h}");
+    assert!(agent.reload());
+    agent.shows("a delay", |page| delay(page) == Some(1.0));
 }
 
 #[test]

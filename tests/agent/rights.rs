@@ -89,7 +89,7 @@ fn a_right_that_comes_ends_the_ladder_and_one_that_goes_begins_another() {
     let taken = uptime();
     node.write("rights/now.yaml", "[]");
     let warned = eventually("a second warning", || {
-        (worker.terminal().count(&format!("{SENTENCE} [rule unassigned-gpu]\r\n  GPU")) == 2).then(uptime)
+        (worker.terminal().count(&format!("{SENTENCE} [rule unassigned-gpu]\n  GPU")) == 2).then(uptime)
     });
     eventually("a TERM", || (worker.terms().len() == 1).then_some(()));
     assert!(warned - taken >= 0.5 - SLACK);
@@ -162,9 +162,13 @@ rules:
     let worker = node.runs_on_terminal(node.bob, SLEEPS);
     let screen = node.runs_on_terminal(node.carol, SLEEPS);
     let x = Process { memory: ProcessMemory::Used(Bytes(60 << 20)), kind: Kind::Graphics, ..screen.with(0) };
-    node.held(2, &[&worker.with(6), &x]);
-    node.held(3, &[&worker.with(2)]);
     let agent = node.start();
+    // The directory has been asked who alice is.
+    agent.cycles(2);
+    node.change(|scenario| {
+        scenario.gpus[2].processes = vec![worker.with(6), x];
+        scenario.gpus[3].processes = vec![worker.with(2)];
+    });
     worker.terminal().said("Keep off.");
     agent.cycles(6);
     assert_eq!(screen.terminal().text(), "");

@@ -163,6 +163,9 @@ pub fn in_node(node: &Node) -> Command {
         Command::new(agent_binary())
     };
     command.env("NVML_SIM_SCENARIO", node.scenario()).env_remove("NOTIFY_SOCKET");
+    if let Some(socket) = &node.notify {
+        command.env("NOTIFY_SOCKET", socket);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
 }

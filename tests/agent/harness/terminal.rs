@@ -68,7 +68,8 @@ impl Terminal {
 fn listen(mut master: PtyMaster, arrived: &Mutex<Vec<(f64, String)>>) {
     let mut buffer = [0; 4096];
     while let Ok(length @ 1..) = master.read(&mut buffer) {
-        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        // A line that is ended for raw mode is ended once more by a terminal that is not in raw mode.
+        let text = String::from_utf8_lossy(&buffer[..length]).replace('\r', "");
         arrived.lock().unwrap().push((uptime(), text));
     }
 }

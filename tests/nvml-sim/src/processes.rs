@@ -32,10 +32,11 @@ pub fn memory(device: &Device) -> u64 {
 }
 
 fn lives(process: &Process) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid)).ok();
-    stat.as_deref().and_then(state_and_start).is_some_and(|(state, started)| {
-        !matches!(state, "Z" | "X") && process.started.is_none_or(|meant| meant == started)
-    })
+    // A process may bear a name that is no text.
+    let stat = fs::read(format!("/proc/{}/stat", process.pid)).ok();
+    stat.map(|stat| String::from_utf8_lossy(&stat).into_owned()).as_deref().and_then(state_and_start).is_some_and(
+        |(state, started)| !matches!(state, "Z" | "X") && process.started.is_none_or(|meant| meant == started),
+    )
 }
 
 /// Fields 3 and 22. The name before them may itself contain parentheses and spaces.

@@ -1,0 +1,167 @@
+//! The agent beside other programs: readers of the same driver, Grafana's queries, systemd.
+
+use crate::harness::agent::free_address;
+use crate::harness::worker::{IGNORES_TERM, SLEEPS};
+use crate::harness::{Node, Page, root};
+use crate::ladder::{ENFORCE, UNASSIGNED};
+use crate::pages::Prometheus;
+use crate::peers::{gpustat_sees, nvidia_ml_py_sees, nvitop_sees};
+use crate::shipped::expressions;
+use nvml_sim::Gpu;
+use nvml_sim::scenario::{Clocks, Ecc, EccCounts, EccLocations, Kind, Pcie, PowerLimits, TemperatureThresholds};
+use nvml_sim::units::{Clock, Load, Percent, Power};
+use nvml_sim::{Process, value::Value as Said};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+
+/// What the agent exports, in the shape in which peers are asked. Whole numbers, as NVML has them.
+fn as_peers_see(page: &Page) -> Value {
+    let number = |family: &str, labels: &[(&str, &str)], scale: f64| {
+        page.value(family, labels).map_or(Value::Null, |value| json!((value * scale).round() as u64))
+    };
+    let cards = page.all("gpuwarden_gpu_info", &[]).map(|card| {
+        let uuid = card.labels["uuid"].as_str();
+        let of = [("uuid", uuid)];
+        let processes: BTreeMap<String, u64> = page
+            .all("gpuwarden_process_memory_bytes", &of)
+            .map(|sample| (sample.labels["pid"].clone(), sample.value as u64))
+            .collect();
+        json!({
+            "name": card.labels["model"],
+            "uuid": uuid,
+            "memory_total": number("gpuwarden_gpu_memory_total_bytes", &of, 1.0),
+            "memory_used": number("gpuwarden_gpu_memory_used_bytes", &of, 1.0),
+            "utilization": number("gpuwarden_gpu_utilization_ratio", &of, 100.0),
+            "temperature": number("gpuwarden_gpu_temperature_celsius", &of, 1.0),
+            "power": number("gpuwarden_gpu_power_watts", &of, 1.0),
+            "processes": processes,
+        })
+    });
+    let mut cards: Vec<Value> = cards.collect();
+    cards.sort_by_key(|card| card["uuid"].to_string());
+    Value::Array(cards)
+}
+
+#[test]
+fn nvitop_and_gpustat_see_what_the_agent_sees() {
+    if !root("several people") {
+        return;
+    }
+    let mut node = Node::new(3);
+    let workers = [node.alice, node.alice, node.bob].map(|who| node.runs(who, SLEEPS));
+    node.change(|scenario| {
+        scenario.defaults.utilization = Load::Steady(Percent(37)).into();
+        scenario.gpus[0].processes = vec![workers[0].with(10), workers[1].with(3)];
+        scenario.gpus[1].processes = vec![Process { kind: Kind::Both, ..workers[2].with(60) }];
+        scenario.gpus[1].temperature = 83.into();
+        scenario.gpus[1].power = Power(699_000).into();
+    });
+    let agent = node.start();
+    let page = agent.shows("all processes", |page| page.all("gpuwarden_process_memory_bytes", &[]).count() == 3);
+    let ours = as_peers_see(&page);
+    for (peer, theirs) in [
+        ("nvidia-ml-py", nvidia_ml_py_sees(&node.scenario())),
+        ("nvitop", nvitop_sees(&node.scenario())),
+        ("gpustat", gpustat_sees(&node.scenario())),
+    ] {
+        assert_eq!(theirs, ours, "{peer} sees\n{theirs:#}\nand the agent\n{ours:#}");
+    }
+}
+
+/// A card that can tell all that the dashboard asks.
+fn talkative() -> Gpu {
+    let counts = || EccCounts {
+        corrected: EccLocations { dram: 1.into(), sram: 0.into(), ..EccLocations::default() },
+        uncorrected: EccLocations { dram: 0.into(), sram: 0.into(), ..EccLocations::default() },
+    };
+    Gpu {
+        power_limits: PowerLimits { enforced: Power(700_000).into(), ..PowerLimits::default() },
+        temperature_thresholds: TemperatureThresholds { slowdown: 87.into(), ..TemperatureThresholds::default() },
+        clocks: Clocks { sm: Clock(1980).into(), ..Clocks::default() },
+        fans: vec![Percent(30).into()],
+        ecc: Ecc { mode: true.into(), volatile: counts(), aggregate: counts(), ..Ecc::default() },
+        pcie: Pcie {
+            generation: 5.into(),
+            max_generation: 5.into(),
+            width: 16.into(),
+            max_width: 16.into(),
+            replays: Said::Known(0),
+            ..Pcie::default()
+        },
+        ..Gpu::default()
+    }
+}
+
+#[test]
+fn every_panel_of_the_dashboard_has_data() {
+    if !root("several people") {
+        return;
+    }
+    let mut node = Node::new(2);
+    node.change(|scenario| scenario.gpus = vec![talkative(), talkative()]);
+    node.configure(&format!("{ENFORCE}assignments: {{fixed: [{{to: {{user: carol}}, gpus: [0]}}]}}"));
+    node.rules(UNASSIGNED);
+    let agent = node.start();
+    let prometheus = Prometheus::scraping(&agent, &node.path(""));
+    let counted = |query: &str| prometheus.value(query);
+    assert_eq!(counted("up"), 1.0);
+    // Only now, so that each counter is seen to rise: one is warned and signalled, one cannot be reached.
+    let workers =
+        [node.runs(node.carol, SLEEPS), node.runs_on_terminal(node.alice, IGNORES_TERM), node.runs(node.bob, SLEEPS)];
+    node.held(0, &[&workers[0].with(8), &workers[2].with(2)]);
+    node.held(1, &[&workers[1].with(10)]);
+    let dashboard: Value = serde_json::from_str(include_str!("../../grafana/node.json")).unwrap();
+    for (title, query) in expressions(&dashboard, &agent.address.to_string()) {
+        // That there is something, not what.
+        assert!(counted(&format!("count({query})")) >= 1.0, "{title}");
+    }
+}
+
+#[test]
+fn systemd_hears_that_it_is_ready_alive_reloading_and_ending() {
+    let mut node = Node::new(1);
+    let path = node.path("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    node.notify = Some(path);
+    socket.set_read_timeout(Some(crate::harness::LIMIT)).unwrap();
+    let hears = |what: &str| {
+        let mut buffer = [0; 1024];
+        loop {
+            let length = socket.recv(&mut buffer).unwrap_or_else(|error: io::Error| panic!("{what}: {error}"));
+            if String::from_utf8_lossy(&buffer[..length]).lines().any(|line| line == what) {
+                return;
+            }
+        }
+    };
+    let agent = node.start();
+    hears("READY=1");
+    hears("WATCHDOG=1");
+    assert!(agent.reload());
+    hears("RELOADING=1");
+    hears("READY=1");
+    assert!(agent.stop().success());
+    hears("STOPPING=1");
+}
+
+#[test]
+fn logs_are_lines_of_json_where_that_is_asked_for() {
+    let node = Node::new(1);
+    let agent = node.start_with(&["--log.format=json", "--log.level=debug"]);
+    agent.reload();
+    let log = agent.log();
+    assert!(!log.is_empty());
+    for line in log.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "{line}");
+    }
+}
+
+#[test]
+fn it_listens_on_several_addresses() {
+    let node = Node::new(1);
+    let second = free_address();
+    let agent = node.start_with(&[&format!("--web.listen-address={second}")]);
+    assert_eq!(crate::harness::http::ask(second, "GET", "/metrics").unwrap().status, 200);
+    assert_eq!(agent.get("/metrics").unwrap().status, 200);
+}
