@@ -277,12 +277,12 @@ pub struct Outcome {
     pub deed: Deed,
     pub owner: Option<Person>,
     pub target: Option<ProcessId>,
-    pub result: Done,
+    pub result: Fate,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "detail")]
-pub enum Done {
+pub enum Fate {
     /// It was done: delivered by one channel, or signalled.
     Done,
     /// It would have been done, had the mode allowed it.
@@ -297,7 +297,7 @@ pub enum Done {
     Failed(String),
 }
 
-impl Done {
+impl Fate {
     /// The label `outcome` of `actions_total`.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -373,7 +373,7 @@ pub fn resume(mut state: State) -> (State, Vec<Outcome>) {
                     deed: Deed::Signal(signal),
                     owner: None,
                     target: Some(target),
-                    result: Done::Failed(
+                    result: Fate::Failed(
                         "the agent was ended while it acted; whether the signal went out is not known".into(),
                     ),
                 });

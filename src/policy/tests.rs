@@ -144,13 +144,13 @@ impl Node {
         let unreachable = self.undelivered && matches!(verdict.deed, Deed::Warn { .. });
         let refused = target.is_some_and(|target| self.refused.contains(&target.process.pid));
         let result = match target.and_then(|target| target.objection) {
-            Some(objection) => Done::Refused(objection),
-            None if unreachable => Done::Refused(Guard::Unreachable),
-            None if refused => Done::Refused(Guard::Fuse),
+            Some(objection) => Fate::Refused(objection),
+            None if unreachable => Fate::Refused(Guard::Unreachable),
+            None if refused => Fate::Refused(Guard::Fuse),
             None if verdict.mode == Mode::Observe || (verdict.mode == Mode::Warn && verdict.deed.is_act()) => {
-                Done::Rehearsed
+                Fate::Rehearsed
             }
-            None => Done::Done,
+            None => Fate::Done,
         };
         Outcome {
             key: verdict.key.clone(),
