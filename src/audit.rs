@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::policy::{Done, Evidence, Mode, Outcome, Person, RuleName, Subject, Target, Verdict};
+use crate::policy::{Evidence, Fate, Mode, Outcome, Person, RuleName, Subject, Target, Verdict};
 use crate::snapshot::{Confidence, ProcessId, Snapshot};
 
 /// The log. A failure to write is forgotten as soon as a later record is written.
@@ -101,12 +101,12 @@ struct Came<'a> {
     error: Option<&'a str>,
 }
 
-impl<'a> From<&'a Done> for Came<'a> {
-    fn from(done: &'a Done) -> Self {
+impl<'a> From<&'a Fate> for Came<'a> {
+    fn from(done: &'a Fate) -> Self {
         let (reason, error) = match done {
-            Done::Refused(guard) => (Some(guard.as_str()), None),
-            Done::Failed(why) => (None, Some(why.as_str())),
-            Done::Done | Done::Rehearsed | Done::Pending | Done::Gone => (None, None),
+            Fate::Refused(guard) => (Some(guard.as_str()), None),
+            Fate::Failed(why) => (None, Some(why.as_str())),
+            Fate::Done | Fate::Rehearsed | Fate::Pending | Fate::Gone => (None, None),
         };
         Self { outcome: done.as_str(), reason, error }
     }
@@ -139,7 +139,7 @@ impl Audit {
         now: &Snapshot,
         verdict: &Verdict,
         target: Option<&Target>,
-        done: &Done,
+        done: &Fate,
         remarks: &[&str],
     ) -> Result<(), Error> {
         let record = self.record(now, Kind::Outcome);
@@ -285,7 +285,7 @@ mod tests {
         let mut audit = Audit::new(dir.path(), "gpu01");
         let verdict = verdict();
         audit.intent(&snapshot(0), &verdict, verdict.targets().first()).unwrap();
-        audit.outcome(&snapshot(0), &verdict, None, &Done::Refused(Guard::Protected), &["it was stopped"]).unwrap();
+        audit.outcome(&snapshot(0), &verdict, None, &Fate::Refused(Guard::Protected), &["it was stopped"]).unwrap();
         let text = fs::read_to_string(dir.path().join("audit.jsonl")).unwrap();
         expect_test::expect![[r#"
             {"time":"2026-11-30T00:53:20Z","boot_id":"boot-1","host":"gpu01","kind":"intent","rule":"idle","mode":"enforce","subject":{"user":{"uid":1000,"gpu":null}},"owner":{"uid":1000,"name":"user1000"},"rung":0,"action":"TERM","evidence":[],"targets":[{"pid":4242,"start_time":99,"uid":1000,"confidence":"high","command":"a\nb\u001b[31m \"","gpus":["GPU-1"]}]}

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::audit::{self, Audit};
 use crate::notify::{Channels, Delivery};
-use crate::policy::{Deed, Done, EpisodeKey, Guard, Mode, Outcome, Signal, Target, Verdict};
+use crate::policy::{Deed, EpisodeKey, Fate, Guard, Mode, Outcome, Signal, Target, Verdict};
 use crate::snapshot::{Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
 use crate::source::procfs::Procfs;
 use crate::source::{Occupancy, Sources};
@@ -84,7 +84,7 @@ type Place = (EpisodeKey, usize, Option<ProcessId>);
 /// What was last written down about a place, and when it last came out so.
 #[derive(Debug)]
 struct Recorded {
-    result: Done,
+    result: Fate,
     last: Duration,
 }
 
@@ -98,12 +98,12 @@ struct Act<'a> {
 
 /// What an act came to, and what else is to be known of it.
 struct Came {
-    result: Done,
+    result: Fate,
     remarks: Vec<&'static str>,
 }
 
-impl From<Done> for Came {
-    fn from(result: Done) -> Self {
+impl From<Fate> for Came {
+    fn from(result: Fate) -> Self {
         Self { result, remarks: Vec::new() }
     }
 }
@@ -160,12 +160,12 @@ impl Enforcer {
                 Ok(_) if is_carried_out(act.verdict) => ready.push(act),
                 Ok(sight) => {
                     let remarks = sight.remarks(act.signal);
-                    outcomes.push(self.settle(now, act, Came { result: Done::Rehearsed, remarks }));
+                    outcomes.push(self.settle(now, act, Came { result: Fate::Rehearsed, remarks }));
                 }
             }
         }
         let (admitted, waiting) = self.admit(ready, now);
-        outcomes.extend(waiting.into_iter().map(|(act, guard)| self.settle(now, act, Done::Refused(guard).into())));
+        outcomes.extend(waiting.into_iter().map(|(act, guard)| self.settle(now, act, Fate::Refused(guard).into())));
         outcomes.extend(self.act(&admitted, now, witness));
         self.forget(now);
         outcomes
@@ -293,42 +293,42 @@ impl Enforcer {
             }
         }
         let came = self.channels.tell(&carried);
-        let all = carried.into_iter().zip(came).chain(rehearsed.into_iter().map(|verdict| (verdict, Done::Rehearsed)));
+        let all = carried.into_iter().zip(came).chain(rehearsed.into_iter().map(|verdict| (verdict, Fate::Rehearsed)));
         all.map(|(verdict, done)| self.record(now, verdict, None, done.into())).collect()
     }
 
     /// Whether this target may be hit, as far as it itself goes. Reads only.
-    fn inspect(&self, act: Act, witness: &mut dyn Witness) -> Result<Sight, Done> {
+    fn inspect(&self, act: Act, witness: &mut dyn Witness) -> Result<Sight, Fate> {
         let target = act.target;
         if let Some(guard) = target.objection {
-            return Err(Done::Refused(guard));
+            return Err(Fate::Refused(guard));
         }
         if self.killed.get(&target.process).is_some_and(|killed| killed.unkillable) {
-            return Err(Done::Refused(Guard::Unkillable));
+            return Err(Fate::Refused(Guard::Unkillable));
         }
         let process = match witness.process(target.process.pid) {
             Ok(Ok(process)) if process.id == target.process => process,
             // Nobody, or a successor with the same pid.
-            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Done::Gone),
-            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Done::Refused(Guard::Identity)),
+            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Fate::Gone),
+            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Fate::Refused(Guard::Identity)),
         };
         let sight = match Sight::of(&self.procfs, target.process.pid) {
             Ok(Some(sight)) if sight.id() == target.process && !sight.is_dead() => sight,
-            Ok(_) => return Err(Done::Gone),
-            Err(_) => return Err(Done::Refused(Guard::Identity)),
+            Ok(_) => return Err(Fate::Gone),
+            Err(_) => return Err(Fate::Refused(Guard::Identity)),
         };
         if target.uid != Some(sight.uid()) || sight.is_nameless() {
-            return Err(Done::Refused(Guard::Identity));
+            return Err(Fate::Refused(Guard::Identity));
         }
         if sight.uid() < self.limits.min_uid {
-            return Err(Done::Refused(Guard::Protected));
+            return Err(Fate::Refused(Guard::Protected));
         }
         match process.protection {
             // Policy weighed the confidence that it saw; with less of it the act is another one.
             Some(Protection::None) if process.confidence >= target.confidence => Ok(sight),
-            Some(Protection::None) => Err(Done::Refused(Guard::Confidence)),
-            Some(_) => Err(Done::Refused(Guard::Protected)),
-            None => Err(Done::Refused(Guard::Identity)),
+            Some(Protection::None) => Err(Fate::Refused(Guard::Confidence)),
+            Some(_) => Err(Fate::Refused(Guard::Protected)),
+            None => Err(Fate::Refused(Guard::Identity)),
         }
     }
 
@@ -398,7 +398,7 @@ impl Enforcer {
         for (act, pidfd) in held {
             let result = match &occupancy {
                 Some(Ok(occupancy)) if is_listed(act.target, occupancy) => self.hit(act, &pidfd, now, witness),
-                _ => Done::Refused(Guard::Stale).into(),
+                _ => Fate::Refused(Guard::Stale).into(),
             };
             came.push((act, result));
         }
@@ -406,11 +406,11 @@ impl Enforcer {
     }
 
     /// Writes down what is intended and pins the process.
-    fn take_hold(&mut self, act: Act, now: &Snapshot) -> Result<Pidfd, Done> {
+    fn take_hold(&mut self, act: Act, now: &Snapshot) -> Result<Pidfd, Fate> {
         let written = self.audit.intent(now, act.verdict, Some(act.target));
         if !self.heed(written) {
             self.pauses.insert(Pause::Audit);
-            return Err(Done::Refused(Guard::Paused));
+            return Err(Fate::Refused(Guard::Paused));
         }
         Pidfd::open(act.target.process.pid).map_err(|error| {
             if matches!(error, pidfd::Error::Unsupported) && !std::mem::replace(&mut self.without_pidfd_said, true) {
@@ -430,7 +430,7 @@ impl Enforcer {
         let mut remarks = sight.remarks(act.signal);
         if !act.signal.ends() && !sight.catches(act.signal) {
             remarks.push("it does not catch this signal, so it was not sent");
-            return Came { result: Done::Done, remarks };
+            return Came { result: Fate::Done, remarks };
         }
         if let Err(error) = pidfd.send(act.signal) {
             return Came { result: came_of(error), remarks };
@@ -443,15 +443,15 @@ impl Enforcer {
                 Err(_) => "it could not be sent CONT",
             });
         }
-        Came { result: Done::Done, remarks }
+        Came { result: Fate::Done, remarks }
     }
 
     /// That the `/proc` which is read means the same process by this pid: it may be of another PID namespace.
-    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Done> {
+    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Fate> {
         match pidfd.pid(&self.procfs) {
             Ok(Some(pid)) if pid == target.process.pid => Ok(()),
-            Ok(None) => Err(Done::Gone),
-            Ok(Some(_)) | Err(_) => Err(Done::Refused(Guard::Identity)),
+            Ok(None) => Err(Fate::Gone),
+            Ok(Some(_)) | Err(_) => Err(Fate::Refused(Guard::Identity)),
         }
     }
 
@@ -471,7 +471,7 @@ impl Enforcer {
             self.heed(written)
         };
         match &result {
-            Done::Refused(_) | Done::Failed(_) | Done::Pending | Done::Gone if written => {
+            Fate::Refused(_) | Fate::Failed(_) | Fate::Pending | Fate::Gone if written => {
                 self.recorded.insert(place, Recorded { result: result.clone(), last: now.at.boot });
             }
             // Done and rehearsed are events: the next of them is another one.
@@ -540,20 +540,20 @@ fn is_listed(target: &Target, occupancy: &Occupancy) -> bool {
     on.is_some_and(|cards| target.cards.iter().any(|card| cards.contains(&card.uuid)))
 }
 
-fn came_of(error: pidfd::Error) -> Done {
+fn came_of(error: pidfd::Error) -> Fate {
     match error {
-        pidfd::Error::Gone => Done::Gone,
-        other => Done::Failed(other.to_string()),
+        pidfd::Error::Gone => Fate::Gone,
+        other => Fate::Failed(other.to_string()),
     }
 }
 
-fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Done) {
+fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Fate) {
     let (rule, action, pid) =
         (verdict.key().rule.as_str(), verdict.deed().as_str(), process.map(|process| process.pid));
     let subject = &verdict.key().subject;
     match result {
-        Done::Refused(guard) => tracing::warn!(rule, action, %subject, pid, reason = guard.as_str(), "refused"),
-        Done::Failed(error) => tracing::error!(rule, action, %subject, pid, error, "failed"),
+        Fate::Refused(guard) => tracing::warn!(rule, action, %subject, pid, reason = guard.as_str(), "refused"),
+        Fate::Failed(error) => tracing::error!(rule, action, %subject, pid, error, "failed"),
         other => tracing::info!(rule, action, %subject, pid, "{}", other.as_str()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::policy::{ChannelName, Deed, Done, EpisodeKey, Guard, Person, Verdict};
+use crate::policy::{ChannelName, Deed, EpisodeKey, Fate, Guard, Person, Verdict};
 
 pub mod message;
 pub mod terminal;
@@ -70,7 +70,7 @@ impl Channels {
 
     /// Delivers the messages of one round and tells what came of each verdict. Who was reached in the round before, while
     /// others were not, is not told the same again.
-    pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Done> {
+    pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Fate> {
         let before = std::mem::take(&mut self.reached);
         let has_it = |place: &usize, to: &Recipient| before.contains(&copy(round[*place], to));
         let mut came: Vec<Came> = round.iter().map(|verdict| Came::of(verdict)).collect();
@@ -180,25 +180,25 @@ impl Came {
     }
 
     /// Done if every recipient was reached by one channel.
-    fn done(self) -> Done {
+    fn done(self) -> Fate {
         // Nobody to inform is nothing to do; nobody to warn is a warning that reached nobody.
         if self.over_each.is_empty() {
-            return if self.is_warning { Done::Refused(Guard::Unreachable) } else { Done::Done };
+            return if self.is_warning { Fate::Refused(Guard::Unreachable) } else { Fate::Done };
         }
         let to_admins = self.to_admins;
         let each = self.over_each.into_values().map(|deliveries| reached(deliveries, to_admins));
-        each.max_by_key(gravity).unwrap_or(Done::Done)
+        each.max_by_key(gravity).unwrap_or(Fate::Done)
     }
 }
 
 /// What came of a message to one recipient.
-fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Done {
+fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Fate {
     let mut why = Vec::new();
     // Somebody to alert there always is: not to reach one is a fault of the channel.
     let mut failed = to_admins;
     for delivery in deliveries {
         match delivery {
-            Delivery::Delivered => return Done::Done,
+            Delivery::Delivered => return Fate::Done,
             Delivery::Undeliverable(reason) => why.push(reason),
             Delivery::Failed(reason) => {
                 failed = true;
@@ -206,15 +206,15 @@ fn reached(deliveries: Vec<Delivery>, to_admins: bool) -> Done {
             }
         }
     }
-    if failed { Done::Failed(why.join("; ")) } else { Done::Refused(Guard::Unreachable) }
+    if failed { Fate::Failed(why.join("; ")) } else { Fate::Refused(Guard::Unreachable) }
 }
 
 /// Of several recipients the one who fared worst counts.
-fn gravity(done: &Done) -> u8 {
+fn gravity(done: &Fate) -> u8 {
     match done {
-        Done::Done | Done::Rehearsed | Done::Gone | Done::Pending => 0,
-        Done::Failed(_) => 1,
-        Done::Refused(_) => 2,
+        Fate::Done | Fate::Rehearsed | Fate::Gone | Fate::Pending => 0,
+        Fate::Failed(_) => 1,
+        Fate::Refused(_) => 2,
     }
 }
 

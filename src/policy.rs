@@ -277,12 +277,12 @@ pub struct Outcome {
     pub deed: Deed,
     pub owner: Option<Person>,
     pub target: Option<ProcessId>,
-    pub result: Done,
+    pub result: Fate,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "detail")]
-pub enum Done {
+pub enum Fate {
     /// It was done: delivered by one channel, or signalled.
     Done,
     /// It would have been done, had the mode allowed it.
@@ -297,7 +297,7 @@ pub enum Done {
     Failed(String),
 }
 
-impl Done {
+impl Fate {
     /// The label `outcome` of `actions_total`.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -317,10 +317,11 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     let mut verdicts = Vec::new();
     let mut judgements = Vec::new();
     for rule in &rules.rules {
+        let meaning = rule.meaning();
         for judged in judge::subjects(rule, rules, now, before) {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
-            let advanced = ladder::advance(rule, rules, now.at, &judged, was);
+            let advanced = ladder::advance(rule, meaning, rules, now.at, &judged, was);
             verdicts.extend(advanced.verdicts);
             if let Some(episode) = advanced.episode {
                 state.episodes.insert(key.clone(), episode);
@@ -372,7 +373,7 @@ pub fn resume(mut state: State) -> (State, Vec<Outcome>) {
                     deed: Deed::Signal(signal),
                     owner: None,
                     target: Some(target),
-                    result: Done::Failed(
+                    result: Fate::Failed(
                         "the agent was ended while it acted; whether the signal went out is not known".into(),
                     ),
                 });

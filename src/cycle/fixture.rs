@@ -10,7 +10,7 @@ use super::*;
 use crate::policy::rule::RuleFile;
 use crate::policy::state::{Progress, Sighting, Warned};
 use crate::policy::{
-    Card, ChannelName, Deed, Done, Episode, EpisodeKey, Evidence, Guard, Judgement, Mode, Outcome, Person, RuleName,
+    Card, ChannelName, Deed, Episode, EpisodeKey, Evidence, Fate, Guard, Judgement, Mode, Outcome, Person, RuleName,
     Rules, Signal, Subject,
 };
 use crate::snapshot::gpu::{Ecc, Identity, Memory, Pcie, Readings};
@@ -322,7 +322,7 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
     ]
 }
 
-pub fn outcome(deed: Deed, rung: usize, target: Option<i32>, result: Done) -> Outcome {
+pub fn outcome(deed: Deed, rung: usize, target: Option<i32>, result: Fate) -> Outcome {
     Outcome { key: bobs_key(), rung, deed, owner: Some(bob()), target: target.map(id), result }
 }
 
@@ -330,8 +330,8 @@ fn outcomes() -> Vec<Outcome> {
     let channels = vec![ChannelName("terminal".into()), ChannelName("mail".into())];
     let warn = Deed::Warn { to: vec![bob()], channels };
     vec![
-        outcome(warn, 0, None, Done::Done),
-        outcome(Deed::Signal(Signal::Term), 1, Some(4002), Done::Refused(Guard::Fuse)),
+        outcome(warn, 0, None, Fate::Done),
+        outcome(Deed::Signal(Signal::Term), 1, Some(4002), Fate::Refused(Guard::Fuse)),
     ]
 }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::Setup;
 use super::usage::{Part, Usage, listed, parts, share, usages};
-use crate::policy::{Deed, Done, EpisodeKey, Guard, Judgement, Outcome, RuleName};
+use crate::policy::{Deed, EpisodeKey, Fate, Guard, Judgement, Outcome, RuleName};
 use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
 
@@ -109,7 +109,7 @@ pub struct Recent {
     pub action: &'static str,
     pub user: Option<String>,
     pub target: Option<ProcessId>,
-    pub result: Done,
+    pub result: Fate,
     pub times: u64,
 }
 
@@ -198,14 +198,14 @@ impl Tallies {
         for guard in Guard::ALL {
             self.refusals.entry(guard).or_default();
         }
-        for outcome in turn.outcomes.iter().filter(|outcome| outcome.result != Done::Pending) {
+        for outcome in turn.outcomes.iter().filter(|outcome| outcome.result != Fate::Pending) {
             self.remember(outcome, turn.now.at.wall);
             if matches!(outcome.deed, Deed::AllClear { .. }) {
                 continue;
             }
             let key = (outcome.key.rule.clone(), outcome.deed.as_str(), outcome.result.as_str());
             *self.actions.entry(key).or_default() += 1;
-            if let Done::Refused(guard) = outcome.result {
+            if let Fate::Refused(guard) = outcome.result {
                 *self.refusals.entry(guard).or_default() += 1;
             }
         }

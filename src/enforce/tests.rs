@@ -108,7 +108,7 @@ impl Bench {
     }
 
     /// The next cycle, five seconds later.
-    fn carry_out(&mut self, verdicts: &[Verdict]) -> Vec<Done> {
+    fn carry_out(&mut self, verdicts: &[Verdict]) -> Vec<Fate> {
         self.second += 5;
         self.now.at = snapshot(self.second).at;
         let on_their_cards = acts(verdicts).iter().map(|act| (act.target.process.pid, cards(act.target))).collect();
@@ -216,7 +216,7 @@ const KILL: i32 = 9;
 fn signals_the_process_that_was_seen_and_writes_it_down_before_and_after() {
     let mut victim = Victim::new("");
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(TERM));
     assert_eq!(bench.log(), ["intent TERM", "outcome TERM done"]);
 }
@@ -226,7 +226,7 @@ fn leaves_a_successor_with_the_same_pid_alone() {
     let mut successor = Victim::new("");
     let before = Target { process: ProcessId { pid: successor.pid(), started: 1 }, ..successor.target() };
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![before])]), [Done::Gone]);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![before])]), [Fate::Gone]);
     assert!(successor.lives());
 }
 
@@ -241,7 +241,7 @@ fn leaves_a_successor_alone_that_came_after_the_first_look() {
     let act = acts(std::slice::from_ref(&verdict))[0];
     let pidfd = bench.enforcer.take_hold(act, &bench.now).unwrap();
     let mut world = World { occupancy: Ok(Occupancy::default()), asked: &mut 0, blind: false, change: &|_| () };
-    assert_eq!(bench.enforcer.hit(act, &pidfd, &bench.now, &mut world).result, Done::Gone);
+    assert_eq!(bench.enforcer.hit(act, &pidfd, &bench.now, &mut world).result, Fate::Gone);
     assert!(successor.lives());
 }
 
@@ -253,7 +253,7 @@ fn rehearses_under_observe_and_under_warn() {
         let verdict = Verdict::forged("idle", USER, mode, Deed::Signal(Signal::Kill)).at(vec![victim.target()]);
         // Neither pauses nor fuses concern what is not done.
         bench.now.pauses = vec![Pause::SuspectList];
-        assert_eq!(bench.carry_out(&[verdict]), [Done::Rehearsed]);
+        assert_eq!(bench.carry_out(&[verdict]), [Fate::Rehearsed]);
         assert!(victim.lives());
         assert_eq!(bench.log(), ["outcome KILL rehearsed"]);
         assert_eq!(bench.asked, 0);
@@ -266,7 +266,7 @@ fn a_rehearsal_is_refused_where_the_act_would_be() {
     let mut bench = Bench::new();
     bench.process = Box::new(|process| process.protection = Some(Protection::Infrastructure));
     let verdict = Verdict::forged("idle", USER, Mode::Observe, Deed::Signal(Signal::Kill)).at(vec![victim.target()]);
-    assert_eq!(bench.carry_out(&[verdict]), [Done::Refused(Guard::Protected)]);
+    assert_eq!(bench.carry_out(&[verdict]), [Fate::Refused(Guard::Protected)]);
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn refuses_whoever_may_not_be_hit() {
         let mut bench = Bench::new();
         let mut target = victim.target();
         change(&mut bench, &mut target);
-        assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Done::Refused(expected)]);
+        assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Fate::Refused(expected)]);
     };
     check(&|_, target| target.objection = Some(Guard::Unwarned), Guard::Unwarned);
     check(&|_, target| target.uid = Some(Uid(999)), Guard::Identity);
@@ -305,7 +305,7 @@ fn a_rule_that_names_lower_levels_may_hit_who_is_as_sure_as_he_was() {
     let mut bench = Bench::new();
     bench.process = Box::new(|process| process.confidence = Confidence::Medium);
     let target = Target { confidence: Confidence::Medium, ..victim.target() };
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![target])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![target])]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(TERM));
 }
 
@@ -314,7 +314,7 @@ fn the_driver_is_asked_once_a_cycle_and_only_for_an_act() {
     let victims = [Victim::new(""), Victim::new("")];
     let mut bench = Bench::new();
     let targets: Vec<_> = victims.iter().map(Victim::target).collect();
-    assert_eq!(bench.carry_out(&[send(Signal::Term, targets)]), [Done::Done, Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, targets)]), [Fate::Done, Fate::Done]);
     assert_eq!(bench.asked, 1);
     bench.carry_out(&[]);
     assert_eq!(bench.asked, 1);
@@ -329,7 +329,7 @@ fn a_zombie_is_gone_and_gets_no_signal() {
         std::thread::yield_now();
     }
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Done::Gone]);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Fate::Gone]);
     assert_eq!(bench.log(), ["outcome KILL gone"]);
 }
 
@@ -337,10 +337,10 @@ fn a_zombie_is_gone_and_gets_no_signal() {
 fn one_who_ignores_the_signal_is_on_record_and_counts_as_signalled() {
     let mut victim = Victim::new("trap '' TERM");
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Fate::Done]);
     assert!(victim.lives());
     assert_eq!(bench.log(), ["intent TERM", "outcome TERM done it ignores this signal"]);
-    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(KILL));
 }
 
@@ -352,7 +352,7 @@ fn a_stopped_process_is_woken_to_hear() {
         std::thread::yield_now();
     }
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![victim.target()])]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(TERM));
 }
 
@@ -362,7 +362,7 @@ fn a_signal_that_does_not_mean_the_end_goes_only_to_who_catches_it() {
     let mut hears = Victim::new("trap 'exit 7' USR1");
     let mut bench = Bench::new();
     let targets = vec![deaf.target(), hears.target()];
-    assert_eq!(bench.carry_out(&[send(Signal::Usr1, targets)]), [Done::Done, Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Usr1, targets)]), [Fate::Done, Fate::Done]);
     assert_eq!(hears.0.wait().unwrap().code(), Some(7));
     assert!(deaf.lives());
 }
@@ -379,7 +379,7 @@ fn who_is_still_there_long_after_a_kill_gets_no_more_and_the_admins_hear_of_it_o
     }
     assert_eq!(bench.enforcer.unkillable(), 0);
     for _ in 0..3 {
-        assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target.clone()])]), [Done::Refused(Guard::Unkillable)]);
+        assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target.clone()])]), [Fate::Refused(Guard::Unkillable)]);
     }
     assert_eq!(bench.enforcer.unkillable(), 1);
     assert!(victim.lives());
@@ -414,12 +414,12 @@ fn nobody_is_hit_without_a_record_of_the_intent() {
     std::os::unix::fs::symlink("/dev/full", &log).unwrap();
     let verdict = send(Signal::Kill, vec![victim.target()]);
     for _ in 0..2 {
-        assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Done::Refused(Guard::Paused)]);
+        assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Fate::Refused(Guard::Paused)]);
         assert!(bench.enforcer.pauses().contains(&Pause::Audit));
     }
     assert!(victim.lives());
     std::fs::remove_file(&log).unwrap();
-    assert_eq!(bench.carry_out(&[verdict]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[verdict]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(KILL));
 }
 
@@ -433,9 +433,9 @@ fn the_longest_due_are_hit_first_and_the_rest_wait() {
         .map(|(victim, overdue)| Target { overdue: Duration::from_secs(overdue), ..victim.target() });
     let targets: Vec<_> = targets.collect();
     let came = bench.carry_out(&[send(Signal::Term, targets.clone())]);
-    assert_eq!(came.iter().filter(|done| **done == Done::Done).count(), 3);
+    assert_eq!(came.iter().filter(|done| **done == Fate::Done).count(), 3);
     assert!(victims[1].lives());
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![targets[1].clone()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![targets[1].clone()])]), [Fate::Done]);
     assert_eq!(victims[1].ended_by(), Some(TERM));
 }
 
@@ -445,18 +445,18 @@ fn a_fuse_that_blew_holds_over_a_restart_until_it_is_reset() {
     let mut bench = Bench::new();
     bench.now.gpus = Ok(Vec::new());
     let verdict = send(Signal::Kill, victims.iter().map(Victim::target).collect());
-    assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), vec![Done::Refused(Guard::Fuse); 4]);
+    assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), vec![Fate::Refused(Guard::Fuse); 4]);
     assert!(bench.enforcer.fuses().is_blown(Fuse::ShareOfWorkloads));
     let loaded = fuses::load(&bench.dir.path().join("fuses.json"), bench.now.at.wall);
     assert_eq!(&loaded, bench.enforcer.fuses());
 
     let one = send(Signal::Kill, vec![victims[0].target()]);
     bench.now = crowd(0);
-    assert_eq!(bench.carry_out(std::slice::from_ref(&one)), [Done::Refused(Guard::Fuse)]);
+    assert_eq!(bench.carry_out(std::slice::from_ref(&one)), [Fate::Refused(Guard::Fuse)]);
     assert!(bench.enforcer.pauses().contains(&Pause::Fuse));
     assert!(victims.iter_mut().all(Victim::lives));
     bench.enforcer.reset_fuses(&bench.now).unwrap();
-    assert_eq!(bench.carry_out(&[one]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[one]), [Fate::Done]);
     assert_eq!(victims[0].ended_by(), Some(KILL));
 }
 
@@ -477,10 +477,10 @@ fn a_warning_is_delivered_under_warn_and_rehearsed_under_observe() {
         channels: vec![crate::policy::ChannelName("terminal".into())],
     };
     let mut bench = Bench::new();
-    assert_eq!(bench.carry_out(&[Verdict::forged("idle", USER, Mode::Observe, warn.clone())]), [Done::Rehearsed]);
+    assert_eq!(bench.carry_out(&[Verdict::forged("idle", USER, Mode::Observe, warn.clone())]), [Fate::Rehearsed]);
     let verdict = Verdict::forged("idle", USER, Mode::Warn, warn);
     for _ in 0..2 {
-        assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Done::Refused(Guard::Unreachable)]);
+        assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Fate::Refused(Guard::Unreachable)]);
     }
     assert_eq!(bench.log(), ["outcome warn rehearsed", "intent warn", "outcome warn refused unreachable"]);
 }
@@ -510,10 +510,10 @@ fn the_first_process_of_a_namespace_counts_as_signalled_though_it_does_not_hear(
     let sight = Sight::of(&Procfs::new("/proc"), first).unwrap().unwrap();
     let mut bench = Bench::with(Limits { min_uid: Uid(0), ..Limits::default() });
     let target = target(first, sight.id().started, sight.uid());
-    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![target.clone()])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Term, vec![target.clone()])]), [Fate::Done]);
     assert!(outside.lives());
     assert!(bench.log()[1].contains("does not hear"), "{:?}", bench.log());
-    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![target])]), [Fate::Done]);
     outside.0.wait().unwrap();
 }
 
@@ -522,7 +522,7 @@ fn what_an_agent_before_may_have_done_is_on_record() {
     let mut bench = Bench::new();
     let key = send(Signal::Term, vec![]).key().clone();
     let deed = Deed::Signal(Signal::Term);
-    let result = Done::Failed("not known".into());
+    let result = Fate::Failed("not known".into());
     let target = Some(ProcessId { pid: 7, started: 9 });
     let lost = Outcome { key, rung: 1, deed, owner: None, target, result };
     bench.enforcer.report_lost(&[lost], &bench.now);
@@ -535,12 +535,12 @@ fn a_kill_that_fuses_or_pauses_refused_is_tried_again_whole() {
     let mut bench = Bench::new();
     let verdict = send(Signal::Kill, vec![victim.target()]);
     bench.now.pauses = vec![Pause::DriverStale];
-    assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Done::Refused(Guard::Paused)]);
+    assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Fate::Refused(Guard::Paused)]);
     // A refusal leaves no trace in what the fuses count, nor is the process taken for one that was killed.
     assert_eq!(bench.enforcer.fuses(), &Fuses::default());
     assert!(bench.enforcer.killed.is_empty());
     bench.now.pauses.clear();
-    assert_eq!(bench.carry_out(&[verdict]), [Done::Done]);
+    assert_eq!(bench.carry_out(&[verdict]), [Fate::Done]);
     assert_eq!(victim.ended_by(), Some(KILL));
 }
 
@@ -549,6 +549,6 @@ fn a_caller_that_asks_for_a_reload_holds_acts_off_again() {
     let victim = Victim::new("");
     let mut bench = Bench::new();
     bench.enforcer.reload(Limits { min_uid: Uid(1), ..Limits::default() }, Duration::from_secs(5), &bench.now);
-    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Done::Refused(Guard::Paused)]);
+    assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Fate::Refused(Guard::Paused)]);
     assert!(bench.enforcer.pauses().contains(&Pause::StartDelay));
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
-use crate::policy::{Done, Episode, EpisodeKey, Evidence, Judgement, Outcome, Rule, Subject};
+use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Outcome, Rule, Subject};
 use crate::snapshot::gpu::Readings;
 use crate::snapshot::{Gpu, Grantee, Health, Right, Source, Truth};
 use crate::units::Bytes;
@@ -341,11 +341,11 @@ impl Deed {
 }
 
 /// Why it was refused, or failed.
-fn detail(result: &Done) -> Option<String> {
+fn detail(result: &Fate) -> Option<String> {
     match result {
-        Done::Refused(guard) => Some(guard.as_str().to_owned()),
-        Done::Failed(why) => Some(why.clone()),
-        Done::Done | Done::Rehearsed | Done::Pending | Done::Gone => None,
+        Fate::Refused(guard) => Some(guard.as_str().to_owned()),
+        Fate::Failed(why) => Some(why.clone()),
+        Fate::Done | Fate::Rehearsed | Fate::Pending | Fate::Gone => None,
     }
 }
 

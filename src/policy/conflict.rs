@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::rule::{Rules, Signal};
+use super::rule::{Action, Rules, Signal};
 use super::state::State;
 use super::subject::EpisodeKey;
 use super::{Deed, Mode, Verdict};
@@ -27,14 +27,16 @@ fn contends(verdict: &Verdict) -> Option<Signal> {
     }
 }
 
-/// The ladder that has begun to act on a process and has not come to its end.
+/// The ladder that has begun to act on a process and has not come to its end. After a KILL there is nothing left for
+/// another to do: whoever is still there does not hear signals.
 fn acting<'a>(state: &'a State, rules: &Rules) -> BTreeMap<ProcessId, &'a EpisodeKey> {
     let mut acting = BTreeMap::new();
     for (key, episode) in state.episodes.iter().filter(|(_, episode)| episode.mode == Mode::Enforce) {
         let rungs = rules.rules.iter().find(|rule| rule.name == key.rule).map_or(&[][..], |rule| rule.then.rungs());
         for (process, progress) in &episode.targets {
+            let killed = rungs.get(progress.rung).is_some_and(|rung| rung.action == Action::Signal(Signal::Kill));
             let more = rungs.iter().skip(progress.rung + 1).any(|rung| rung.action.is_act());
-            if more && !progress.lost {
+            if (more || killed) && !progress.lost {
                 acting.entry(*process).or_insert(key);
             }
         }

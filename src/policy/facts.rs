@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 
 use super::Person;
@@ -236,14 +237,18 @@ fn assigned(seen: &Seen, now: &Snapshot) -> Truth {
 /// Whether somebody else holds a right and the owner does not, at some time from now to `within` later.
 fn assigned_to_other(seen: &Seen, now: &Snapshot, within: Duration) -> Truth {
     let asker = seen.asker(Some(seen.hold.since));
+    Truth::any(times(now, within).map(|at| now.assignments.assigned_to_other(asker, &seen.gpu.uuid, at)))
+}
+
+/// The times from now to `within` later at which a right may begin.
+pub(super) fn times(now: &Snapshot, within: Duration) -> impl Iterator<Item = Timestamp> {
     // Windows open on a minute, dated rights on a second of their own.
     let minutes = (0..=within.as_secs() / 60).map(|minute| Duration::from_secs(minute * 60));
     let end = now.at.wall + within;
     let dated =
         now.assignments.sources.iter().flat_map(|source| source.answer.iter().flat_map(|answer| &answer.rights));
-    let dated = dated.filter_map(|right| right.when.from).filter(|from| *from > now.at.wall && *from <= end);
-    let times = minutes.map(|later| now.at.wall + later).chain(dated).chain([end]);
-    Truth::any(times.map(|at| now.assignments.assigned_to_other(asker, &seen.gpu.uuid, at)))
+    let dated = dated.filter_map(|right| right.when.from).filter(move |from| *from > now.at.wall && *from <= end);
+    minutes.map(|later| now.at.wall + later).chain(dated).chain([end])
 }
 
 impl<'a> View<'a> {

@@ -177,13 +177,19 @@ impl<'a> Bench<'a> {
                 (Subject::Process { id, .. }, Ok(holds)) => holds.iter().all(|hold| {
                     hold.pid != id.pid || !matches!(hold.process, Err(Unseen::Hidden)) && hold.process != Ok(*id)
                 }),
-                (Subject::User { .. }, Ok(holds)) => holds.iter().all(|hold| self.owner_is_known(hold)),
+                (Subject::User { uid, .. }, Ok(holds)) => {
+                    holds.iter().all(|hold| self.owner_is_known(hold) && self.owner(hold) != Some(*uid))
+                }
             })
+    }
+
+    fn owner(&self, hold: &crate::snapshot::Hold) -> Option<Uid> {
+        self.now.processes.get(hold.process.as_ref().ok()?)?.uid
     }
 
     fn owner_is_known(&self, hold: &crate::snapshot::Hold) -> bool {
         match &hold.process {
-            Ok(id) => self.now.processes.get(id).is_some_and(|process| process.uid.is_some()),
+            Ok(_) => self.owner(hold).is_some(),
             Err(Unseen::Exited) => true,
             Err(Unseen::Hidden) => false,
         }
@@ -244,8 +250,14 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Whom the rights on the card name, now or as soon as the rule looks ahead.
     fn entitled(&self, gpu: &GpuUuid, owner: Option<Uid>) -> Vec<Person> {
-        let rights = self.now.assignments.holding(self.now.at.wall).filter(|(_, right)| right.gpus.known.contains(gpu));
+        if !self.rule.informs() {
+            return Vec::new();
+        }
+        let times = facts::times(self.now, self.rule.looks_ahead());
+        let rights =
+            times.flat_map(|at| self.now.assignments.holding(at)).filter(|(_, right)| right.gpus.known.contains(gpu));
         let people = rights.filter_map(|(_, right)| match &right.to {
             Grantee::User { uid, name } if Some(*uid) != owner => Some(Person { uid: *uid, name: name.clone() }),
             _ => None,

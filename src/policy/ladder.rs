@@ -37,10 +37,17 @@ impl Advanced {
 }
 
 /// Moves one subject along the ladder of one rule.
-pub(super) fn advance(rule: &Rule, rules: &Rules, now: Moment, judged: &Judged, was: Option<&Episode>) -> Advanced {
-    let bench = Bench { rule, mode: rule.effective_mode(rules.mode), interval: rules.interval, now, judged };
+pub(super) fn advance(
+    rule: &Rule,
+    meaning: u64,
+    rules: &Rules,
+    now: Moment,
+    judged: &Judged,
+    was: Option<&Episode>,
+) -> Advanced {
+    let bench = Bench { rule, meaning, mode: rule.effective_mode(rules.mode), interval: rules.interval, now, judged };
     // Under another meaning or another mode, what was climbed means something else.
-    let was = was.filter(|episode| episode.meaning == rule.meaning() && episode.mode == bench.mode);
+    let was = was.filter(|episode| episode.meaning == meaning && episode.mode == bench.mode);
     match was {
         Some(episode) if judged.exempt => bench.leave(episode),
         Some(episode) if !bench.right_changed(episode) => bench.go_on(episode.clone()),
@@ -52,6 +59,7 @@ pub(super) fn advance(rule: &Rule, rules: &Rules, now: Moment, judged: &Judged, 
 
 struct Bench<'a> {
     rule: &'a Rule,
+    meaning: u64,
     mode: Mode,
     interval: Duration,
     now: Moment,
@@ -61,7 +69,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn begin(&self) -> Advanced {
         let episode = Episode {
-            meaning: self.rule.meaning(),
+            meaning: self.meaning,
             mode: self.mode,
             right: self.judged.right,
             owner: self.judged.owner.clone(),

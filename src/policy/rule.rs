@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::condition::{Condition, Words};
+use super::condition::{Condition, ToOther, Words};
 use crate::schedule::Date;
 use crate::units::{Bytes, Malformed, Scalar, Span, filled, filled_option, meaning, read_as_scalar};
 
@@ -98,6 +98,20 @@ impl Rule {
             "{about:?} {per_gpu} {among:?} {when:?} {unless:?} {then:?} {targets:?} {clear_after:?} {without_warning}"
         );
         fnv1a(text.as_bytes())
+    }
+
+    /// Whether its ladder has a rung that tells whom a right names.
+    pub fn informs(&self) -> bool {
+        self.then.rungs().iter().any(|rung| matches!(rung.action, Action::Inform(_)))
+    }
+
+    /// How far into the future it asks for rights.
+    pub fn looks_ahead(&self) -> Duration {
+        let spans = self.conditions().filter_map(|condition| match condition {
+            Condition::AssignedToOther(ToOther::Within(span)) => Some(span.0),
+            _ => None,
+        });
+        spans.fold(Duration::ZERO, Duration::max)
     }
 
     /// Whether its ladder has a rung that acts.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rule::{ChannelName, Mode, RuleName, Signal};
 use super::subject::{EpisodeKey, Subject};
-use super::{Deed, Done, Guard, Outcome, Person, Verdict};
+use super::{Deed, Fate, Guard, Outcome, Person, Verdict};
 use crate::snapshot::{ProcessId, Truth};
 use crate::units::Uid;
 
@@ -157,9 +157,9 @@ impl State {
 impl Episode {
     /// What came of one verdict of this episode.
     pub(super) fn settle(&mut self, outcome: &Outcome, delivered_by: Duration) {
-        let done = matches!(outcome.result, Done::Done | Done::Rehearsed);
+        let done = matches!(outcome.result, Fate::Done | Fate::Rehearsed);
         if let Deed::Warn { to, channels } = &outcome.deed {
-            self.unreachable = outcome.result == Done::Refused(Guard::Unreachable);
+            self.unreachable = outcome.result == Fate::Refused(Guard::Unreachable);
             if done {
                 self.warned.extend(to.iter().map(|person| {
                     (person.uid, Warned { name: person.name.clone(), at: delivered_by, channels: channels.clone() })
@@ -170,7 +170,7 @@ impl Episode {
             return;
         }
         if let Some(target) = outcome.target {
-            let sent = outcome.result == Done::Done;
+            let sent = outcome.result == Fate::Done;
             self.targets.insert(target, Progress { rung: outcome.rung, clock: self.clock, sent, lost: false });
         }
         if outcome.rung == self.climbed.len() {

@@ -33,6 +33,18 @@ struct Node {
 const BOOT: Duration = Duration::from_secs(86_400);
 
 impl Node {
+    fn new() -> Self {
+        Self {
+            processes: BTreeMap::new(),
+            rights: Vec::new(),
+            source_silent: false,
+            driver_silent: false,
+            undelivered: false,
+            refused: BTreeSet::new(),
+            mode: Mode::Enforce,
+        }
+    }
+
     fn change(&mut self, words: &[&str]) {
         let pairs: BTreeMap<String, String> =
             words.iter().filter_map(|word| word.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
@@ -132,13 +144,13 @@ impl Node {
         let unreachable = self.undelivered && matches!(verdict.deed, Deed::Warn { .. });
         let refused = target.is_some_and(|target| self.refused.contains(&target.process.pid));
         let result = match target.and_then(|target| target.objection) {
-            Some(objection) => Done::Refused(objection),
-            None if unreachable => Done::Refused(Guard::Unreachable),
-            None if refused => Done::Refused(Guard::Fuse),
+            Some(objection) => Fate::Refused(objection),
+            None if unreachable => Fate::Refused(Guard::Unreachable),
+            None if refused => Fate::Refused(Guard::Fuse),
             None if verdict.mode == Mode::Observe || (verdict.mode == Mode::Warn && verdict.deed.is_act()) => {
-                Done::Rehearsed
+                Fate::Rehearsed
             }
-            None => Done::Done,
+            None => Fate::Done,
         };
         Outcome {
             key: verdict.key.clone(),
@@ -156,24 +168,15 @@ fn check(rules: &str, timeline: &str, expected: Expect) {
     check_with(rules, Vec::new(), timeline, expected);
 }
 
-fn check_with(rules: &str, exempt: Vec<Exemption>, timeline: &str, expected: Expect) {
-    let file: RuleFile = serde_yaml::from_str(rules).unwrap();
-    let mut rules = Rules {
-        mode: Mode::Enforce,
-        interval: Duration::from_secs(60),
-        footprint: Bytes(300 << 20),
-        rules: file.rules,
-        exempt,
-    };
-    let mut node = Node {
-        processes: BTreeMap::new(),
-        rights: Vec::new(),
-        source_silent: false,
-        driver_silent: false,
-        undelivered: false,
-        refused: BTreeSet::new(),
-        mode: Mode::Enforce,
-    };
+fn rules(text: &str) -> Rules {
+    let file: RuleFile = serde_yaml::from_str(text).unwrap();
+    let interval = Duration::from_secs(60);
+    Rules { mode: Mode::Enforce, interval, footprint: Bytes(300 << 20), rules: file.rules, exempt: Vec::new() }
+}
+
+fn check_with(text: &str, exempt: Vec<Exemption>, timeline: &str, expected: Expect) {
+    let mut rules = Rules { exempt, ..rules(text) };
+    let mut node = Node::new();
     let mut lines = timeline.lines().map(str::trim).filter(|line| !line.is_empty()).peekable();
     if let Some(every) = lines.next_if(|line| line.starts_with("every ")) {
         rules.interval = every[6..].parse::<Span>().unwrap().0;
@@ -531,23 +534,9 @@ rules:
 #[test]
 fn a_late_cycle_counts_for_two_intervals_at_most() {
     // One sighting in ten minutes: between two of them passes what two intervals of a minute are.
-    let file: RuleFile = serde_yaml::from_str(UNASSIGNED).unwrap();
-    let rules = Rules {
-        mode: Mode::Enforce,
-        interval: Duration::from_secs(60),
-        footprint: Bytes(0),
-        rules: file.rules,
-        exempt: Vec::new(),
-    };
-    let mut node = Node {
-        processes: BTreeMap::new(),
-        rights: vec![(1002, 0)],
-        source_silent: false,
-        driver_silent: false,
-        undelivered: false,
-        refused: BTreeSet::new(),
-        mode: Mode::Enforce,
-    };
+    let rules = rules(UNASSIGNED);
+    let mut node = Node::new();
+    node.rights.push((1002, 0));
     node.change(&["pid=7", "user=1001", "gpu=0", "mem=10GiB"]);
     let first = step(&rules, &node.snapshot(Duration::ZERO), &State::default());
     let second = step(&rules, &node.snapshot(Duration::from_secs(600)), &first.state);
@@ -582,7 +571,6 @@ rules:
         expect![[r#"
             1m b-term TERM pid=7
             3m b-term KILL pid=7
-            4m a-kill KILL pid=7
         "#]],
     );
 }
@@ -653,4 +641,69 @@ fn the_exempt_are_not_counted_and_who_cannot_be_judged_exempt_is_not_hit() {
         3m quota TERM pid=8 (exempt)
     "#]],
     );
+}
+
+#[test]
+fn a_process_that_was_killed_gets_no_signal_from_another_ladder() {
+    check(
+        &UNASSIGNED.replace("about: user\n    per_gpu: true", "about: process").replace("    targets: all\n", ""),
+        "
+        0m assign 1002 gpu=0
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        0m pid=7 user=1001 gpu=1 mem=10GiB
+        30m end
+        ",
+        expect![[r#"
+            1m unassigned warn u1001
+            1m unassigned warn u1001
+            11m unassigned TERM pid=7
+            13m unassigned KILL pid=7
+        "#]],
+    );
+}
+
+#[test]
+fn who_is_still_there_with_an_uncertain_owner_is_not_gone() {
+    check(
+        UNASSIGNED,
+        "
+        0m assign 1002 gpu=0
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        5m pid=7 gpu=0 container=yes
+        60m end
+        ",
+        expect![[r#"
+            1m unassigned warn u1001
+        "#]],
+    );
+}
+
+#[test]
+fn whom_a_right_names_soon_is_informed() {
+    let file = "
+rules:
+  - name: soon
+    description: s
+    about: process
+    when: [{assigned_to_other: within 30m}]
+    then: [{after: 1m, inform: [terminal]}]
+";
+    let mut node = Node::new();
+    node.change(&["pid=7", "user=1001", "gpu=0", "mem=10GiB"]);
+    let rules = rules(file);
+    let mut snapshot = node.snapshot(Duration::ZERO);
+    snapshot.assignments.sources[0].answer = Ok(Answer {
+        at: snapshot.at.boot,
+        rights: vec![Right {
+            to: Grantee::User { uid: Uid(1002), name: "eve".into() },
+            gpus: Cards { known: [GpuUuid("GPU-0".into())].into(), unresolved: Vec::new() },
+            when: Validity { from: Some(snapshot.at.wall + Duration::from_secs(1200)), ..Validity::default() },
+        }],
+    });
+    let first = step(&rules, &snapshot, &State::default());
+    snapshot.at.boot += Duration::from_secs(60);
+    snapshot.at.wall += Duration::from_secs(60);
+    let second = step(&rules, &snapshot, &first.state);
+    let told: Vec<String> = second.verdicts.iter().map(|verdict| line(Duration::from_secs(60), verdict)).collect();
+    assert_eq!(told, ["1m soon inform eve"]);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Trial;
 use super::node::Node;
 use crate::policy::{
-    self, Card, Deed, Done, EpisodeKey, Guard, Judgement, Mode, Outcome, Person, RuleName, Signal, State, Subject,
+    self, Card, Deed, EpisodeKey, Fate, Guard, Judgement, Mode, Outcome, Person, RuleName, Signal, State, Subject,
     Verdict,
 };
 use crate::snapshot::{ProcessId, Truth};
@@ -29,7 +29,7 @@ pub struct Event {
     pub people: Vec<Person>,
     pub pids: Vec<i32>,
     pub gpus: Vec<u32>,
-    pub result: Done,
+    pub result: Fate,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -125,11 +125,11 @@ impl Run<'_> {
         let mut outcomes = Vec::new();
         for target in verdict.targets() {
             let result = match target.objection {
-                Some(guard) => Done::Refused(guard),
-                None if verdict.mode() < Mode::Enforce => Done::Rehearsed,
-                None => Done::Done,
+                Some(guard) => Fate::Refused(guard),
+                None if verdict.mode() < Mode::Enforce => Fate::Rehearsed,
+                None => Fate::Done,
             };
-            if result == Done::Done && self.dies_on(target.process, signal) {
+            if result == Fate::Done && self.dies_on(target.process, signal) {
                 self.node.end(target.process);
             }
             outcomes.push(outcome(verdict, Some(target.process), result));
@@ -144,16 +144,16 @@ impl Run<'_> {
 
     fn tell(&self, verdict: &Verdict, time: Duration) -> Outcome {
         if verdict.mode() < Mode::Warn {
-            return outcome(verdict, None, Done::Rehearsed);
+            return outcome(verdict, None, Fate::Rehearsed);
         }
         let result = match verdict.deed() {
             // Nobody to inform is nothing to do; nobody to warn is a warning that reached nobody.
-            Deed::Warn { to, .. } if to.is_empty() => Done::Refused(Guard::Unreachable),
+            Deed::Warn { to, .. } if to.is_empty() => Fate::Refused(Guard::Unreachable),
             Deed::Warn { to, .. } | Deed::Inform { to, .. } | Deed::AllClear { to, .. } => {
                 let all = to.iter().all(|person| self.is_reached(person, time));
-                if all { Done::Done } else { Done::Refused(Guard::Unreachable) }
+                if all { Fate::Done } else { Fate::Refused(Guard::Unreachable) }
             }
-            Deed::Alert { .. } | Deed::Signal(_) => Done::Done,
+            Deed::Alert { .. } | Deed::Signal(_) => Fate::Done,
         };
         outcome(verdict, None, result)
     }
@@ -164,7 +164,7 @@ impl Run<'_> {
     }
 }
 
-fn outcome(verdict: &Verdict, target: Option<ProcessId>, result: Done) -> Outcome {
+fn outcome(verdict: &Verdict, target: Option<ProcessId>, result: Fate) -> Outcome {
     Outcome {
         key: verdict.key().clone(),
         rung: verdict.rung(),

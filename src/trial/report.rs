@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::course::{Course, Event, Sight};
 use super::{Expectation, Outcome, Trial};
-use crate::policy::{Done, RuleName};
+use crate::policy::{Fate, RuleName};
 use crate::units::Span;
 
 pub fn compare(trial: &Trial, course: &Course) -> Outcome {
-    let happened: Vec<&Event> = course.events.iter().filter(|event| event.result == Done::Done).collect();
+    let happened: Vec<&Event> = course.events.iter().filter(|event| event.result == Fate::Done).collect();
     let missing: Vec<&Expectation> =
         trial.expected.iter().filter(|expected| !happened.iter().any(|event| expected.is_met_by(event))).collect();
     let is_expected = |event: &Event| trial.expected.iter().any(|expected| expected.is_met_by(event));
@@ -79,7 +79,7 @@ impl Line {
 /// What was tried and not done, once for as long as it stays the same.
 fn not_done(course: &Course) -> impl Iterator<Item = Line> {
     let mut told: Vec<(&Event, Duration)> = Vec::new();
-    for event in course.events.iter().filter(|event| event.result != Done::Done) {
+    for event in course.events.iter().filter(|event| event.result != Fate::Done) {
         match told.iter_mut().find(|(before, _)| Event { at: before.at, ..event.clone() } == **before) {
             Some((_, last)) => *last = event.at,
             None => told.push((event, event.at)),
@@ -87,7 +87,7 @@ fn not_done(course: &Course) -> impl Iterator<Item = Line> {
     }
     told.into_iter().map(|(event, last)| {
         let result = match &event.result {
-            Done::Refused(guard) => format!("refused: {}", guard.as_str()),
+            Fate::Refused(guard) => format!("refused: {}", guard.as_str()),
             other => other.as_str().to_owned(),
         };
         let span = if last > event.at { format!(", last at {}", Span(last)) } else { String::new() };

@@ -188,10 +188,10 @@ fn a_dead_process_in_the_drivers_list_holds_nothing() {
 
 #[test]
 fn what_is_refused_every_cycle_is_one_line_and_counts_each_time() {
-    let refused = fixture::outcome(Deed::Signal(Signal::Term), 1, Some(4002), Done::Refused(Guard::Paused));
+    let refused = fixture::outcome(Deed::Signal(Signal::Term), 1, Some(4002), Fate::Refused(Guard::Paused));
     let all_clear = Deed::AllClear { to: vec![fixture::bob()], channels: Vec::new() };
-    let all_clear = fixture::outcome(all_clear, 0, None, Done::Done);
-    let pending = fixture::outcome(Deed::Alert { channels: Vec::new() }, 0, None, Done::Pending);
+    let all_clear = fixture::outcome(all_clear, 0, None, Fate::Done);
+    let pending = fixture::outcome(Deed::Alert { channels: Vec::new() }, 0, None, Fate::Pending);
     let mut agent = Agent::new();
     for turn in 0..100 {
         let outcomes = [refused.clone(), all_clear.clone(), pending.clone()];
