@@ -10,7 +10,7 @@
 //! * [`enforce`]: verdicts become outcomes. The only one that signals.
 //! * [`config`]: gpuwarden.yaml and rule files become values that cannot be wrong.
 //! * [`cycle`], [`export`], [`http`]: one turn and the running tallies, as Prometheus families, as pages.
-//! * [`control`], [`trial`], [`status`], [`demo`]: what the commands `reset`, `test`, `status` and `demo` do.
+//! * [`control`], [`trial`], [`mod@status`], [`mod@demo`]: what the commands `reset`, `test`, `status` and `demo` do.
 //! * [`agent`]: the loop. It puts the parts together for `serve`.
 
 mod causes;
