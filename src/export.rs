@@ -24,27 +24,18 @@ use series::{Kind, Labels, Series, Subject};
 /// What every family of the agent begins with, the standard `process_*` excepted.
 const PREFIX: &str = "gpuwarden_";
 
-/// All families of one cycle.
-pub fn families(cycle: &Cycle) -> Vec<MetricFamily> {
-    let mut page = Page::default();
+/// The text that is served of one cycle.
+pub fn page(cycle: &Cycle) -> Vec<u8> {
+    let mut page = Page(String::with_capacity(64 << 10));
     all(cycle, &mut page);
-    page.families
+    page.0.into_bytes()
 }
 
-/// The page before the first cycle.
-pub fn families_before(build: &Build) -> Vec<MetricFamily> {
+/// The text before the first cycle.
+pub fn page_before(build: &Build) -> Vec<u8> {
     let mut page = Page::default();
     page.table(&agent::build(), &[*build]);
-    page.families
-}
-
-/// The text that is served. Families made here are whole, so only a broken encoder could fail.
-pub fn encode(families: &[MetricFamily]) -> Vec<u8> {
-    let mut page = String::with_capacity(64 << 10);
-    match TextEncoder::new().encode_utf8(families, &mut page) {
-        Ok(()) => page.into_bytes(),
-        Err(error) => unreachable!("a family that was made here has a name and a sample: {error}"),
-    }
+    page.0.into_bytes()
 }
 
 /// Where the rows of all tables go: to the page, or into the documentation.
@@ -75,15 +66,23 @@ fn all(cycle: &Cycle, sink: &mut impl Sink) {
     sink.table(&agent::process(), &[agent::Own(cycle)]);
 }
 
+/// Each family becomes text as soon as it is made: all of them at once would be many times the page.
 #[derive(Default)]
-struct Page {
-    families: Vec<MetricFamily>,
-}
+struct Page(String);
 
 impl Sink for Page {
     fn table<T: Subject>(&mut self, rows: &[Series<T>], subjects: &[T]) {
         let labels: Vec<_> = subjects.iter().map(|subject| pairs(subject.labels())).collect();
-        self.families.extend(rows.iter().filter_map(|row| family(row, subjects, &labels)));
+        for family in rows.iter().filter_map(|row| family(row, subjects, &labels)) {
+            encode(family, &mut self.0);
+        }
+    }
+}
+
+/// A family that is made here is whole, so only a broken encoder could fail.
+fn encode(family: MetricFamily, page: &mut String) {
+    if let Err(error) = TextEncoder::new().encode_utf8(&[family], page) {
+        unreachable!("a family that was made here has a name and a sample: {error}");
     }
 }
 

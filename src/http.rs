@@ -58,12 +58,12 @@ pub struct Published {
 impl Published {
     /// Encodes the page, once; a scrape copies it.
     pub fn new(cycle: Arc<Cycle>) -> Self {
-        Self { page: export::encode(&export::families(&cycle)).into(), cycle: Some(cycle) }
+        Self { page: export::page(&cycle).into(), cycle: Some(cycle) }
     }
 
     /// Before the first cycle only the program itself is known.
     pub fn before(build: &Build) -> Self {
-        Self { page: export::encode(&export::families_before(build)).into(), cycle: None }
+        Self { page: export::page_before(build).into(), cycle: None }
     }
 }
 

@@ -55,7 +55,7 @@ fn metrics_are_the_page_that_was_encoded() {
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
     assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
-    assert_eq!(body.as_bytes(), export::encode(&export::families(&fixture::cycle())));
+    assert_eq!(body.as_bytes(), export::page(&fixture::cycle()));
 }
 
 #[test]

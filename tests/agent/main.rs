@@ -16,3 +16,4 @@ mod commands;
 mod together;
 mod demo;
 mod smoke;
+mod bench;

@@ -69,9 +69,11 @@ impl Library {
     }
 }
 
+static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| python_with(&PACKAGES));
+
 /// The Python of an environment that has the packages; made once, and kept for the next run.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peers-{}", PACKAGES.join("-")));
+pub fn python_with(packages: &[&str]) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("peers-{}", packages.join("-")));
     let python = Path::new("bin/python");
     if !place.join(python).exists() {
         let unfinished = PathBuf::from(format!("{}-{}", place.display(), process::id()));
@@ -79,7 +81,7 @@ static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
         venv.args(["-m", "venv"]).arg(&unfinished);
         output(venv, INSTALLATION);
         let mut pip = Command::new(unfinished.join(python));
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(packages);
         output(pip, INSTALLATION);
         // Another run may have been faster; then its environment serves as well.
         if fs::rename(&unfinished, &place).is_err() {
@@ -87,7 +89,7 @@ static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
         }
     }
     place.join(python)
-});
+}
 
 /// What a command prints, within a time.
 fn output(mut command: Command, limit: Duration) -> String {
@@ -114,14 +116,14 @@ fn output(mut command: Command, limit: Duration) -> String {
 }
 
 /// A process that does nothing until it is ended.
-struct Sleeper(Child);
+pub struct Sleeper(Child);
 
 impl Sleeper {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self(Command::new("sleep").arg("600").spawn().unwrap())
     }
 
-    fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.0.id()
     }
 }
