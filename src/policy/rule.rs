@@ -92,8 +92,22 @@ impl Rule {
     /// A number for what the rule means, so that a ladder under a rule that has since changed starts afresh. Its name,
     /// sentence, severity and mode are not part of it.
     pub fn meaning(&self) -> u64 {
-        let Self { name: _, description: _, mode: _, severity: _, .. } = self;
-        let Self { about, per_gpu, among, when, unless, then, targets, clear_after, without_warning, .. } = self;
+        // All fields by name: whoever adds one has to decide.
+        let Self {
+            name: _,
+            description: _,
+            mode: _,
+            severity: _,
+            about,
+            per_gpu,
+            among,
+            when,
+            unless,
+            then,
+            targets,
+            clear_after,
+            without_warning,
+        } = self;
         let text = format!(
             "{about:?} {per_gpu} {among:?} {when:?} {unless:?} {then:?} {targets:?} {clear_after:?} {without_warning}"
         );
