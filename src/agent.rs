@@ -25,7 +25,7 @@ use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
 use crate::notify::{Channels, TERMINAL};
 use crate::policy::condition::Condition;
-use crate::policy::{self, ChannelName, Judgement, Outcome, State};
+use crate::policy::{self, ChannelName, Judgement, Mode, Outcome, State};
 use crate::snapshot::Snapshot;
 use crate::source::assignment::entry::To;
 use crate::source::procfs::Procfs;
@@ -45,6 +45,8 @@ pub enum Error {
     Control(#[from] control::Error),
     #[error("cannot listen on {address}; choose another with --web.listen-address")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error("{} is no procfs; see --path.procfs", path.display())]
+    Procfs { path: PathBuf },
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
     #[error("cannot take signals")]
@@ -64,8 +66,16 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let (send, requests) = channel();
     take_signals(send.clone())?;
     let config = config::load(&options.config_file).map_err(Error::Config)?;
+    if !options.procfs.join("self/stat").exists() {
+        return Err(Error::Procfs { path: options.procfs.clone() });
+    }
+    if config.mode == Mode::Enforce && !nix::unistd::geteuid().is_root() {
+        tracing::warn!("not root: only processes of the agent's own user can be signalled, unless it has CAP_KILL");
+    }
     // Ports first: an agent that cannot serve must not act.
     let listeners = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let addresses = options.listen_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    tracing::info!(addresses, "listening");
     let state_dir = StateDir::open(&config.state_dir)?;
     forward(control::listen(&state_dir)?, send.clone())?;
 
@@ -176,7 +186,7 @@ impl Agent {
             state,
             tallies: Tallies::default(),
             lost,
-            reload: Reload { successful: true, last_success: now },
+            reload: Reload { failure: None, last_success: now },
             last: None,
             publish,
             _state_dir: state_dir,
@@ -190,6 +200,8 @@ impl Agent {
             version = Build::THIS.version,
             mode = self.setup.rules.mode.as_str(),
             rules = self.setup.rules.rules.len(),
+            config = %self.options.config_file.display(),
+            state_dir = %self.options.state_dir.display(),
             "gpuwarden sees, and serves"
         );
         let mut due = Instant::now() + self.setup.rules.interval;
@@ -267,7 +279,7 @@ impl Agent {
             tallies: self.tallies.clone(),
             took,
             setup: self.setup.clone(),
-            reload: self.reload,
+            reload: self.reload.clone(),
         });
         self.publish.send_replace(Arc::new(Published::new(cycle.clone())));
         self.last = Some(cycle);
@@ -279,7 +291,7 @@ impl Agent {
         }
         let reloaded = self.reload();
         say(&[NotifyState::Ready]);
-        self.reload.successful = reloaded.is_ok();
+        self.reload.failure = reloaded.as_ref().err().cloned();
         match &reloaded {
             Ok(()) => tracing::info!(hash = self.setup.hash, "the configuration was reloaded"),
             Err(why) => tracing::error!("the configuration was not reloaded, the old one stays in force: {why}"),

@@ -53,7 +53,7 @@ struct Record<'a> {
     outcome: Option<Came<'a>>,
     /// What else is to be known of it.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    remarks: &'a [&'a str],
+    remarks: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'a str>,
 }
@@ -140,7 +140,7 @@ impl Audit {
         verdict: &Verdict,
         target: Option<&Target>,
         done: &Fate,
-        remarks: &[&str],
+        remarks: &[String],
     ) -> Result<(), Error> {
         let record = self.record(now, Kind::Outcome);
         let (about, targets) = (Some(about(verdict)), hits(verdict, target));
@@ -285,7 +285,9 @@ mod tests {
         let mut audit = Audit::new(dir.path(), "gpu01");
         let verdict = verdict();
         audit.intent(&snapshot(0), &verdict, verdict.targets().first()).unwrap();
-        audit.outcome(&snapshot(0), &verdict, None, &Fate::Refused(Guard::Protected), &["it was stopped"]).unwrap();
+        audit
+            .outcome(&snapshot(0), &verdict, None, &Fate::Refused(Guard::Protected), &["it was stopped".into()])
+            .unwrap();
         let text = fs::read_to_string(dir.path().join("audit.jsonl")).unwrap();
         expect_test::expect![[r#"
             {"time":"2026-11-30T00:53:20Z","boot_id":"boot-1","host":"gpu01","kind":"intent","rule":"idle","mode":"enforce","subject":{"user":{"uid":1000,"gpu":null}},"owner":{"uid":1000,"name":"user1000"},"rung":0,"action":"TERM","evidence":[],"targets":[{"pid":4242,"start_time":99,"uid":1000,"confidence":"high","command":"a\nb\u001b[31m \"","gpus":["GPU-1"]}]}

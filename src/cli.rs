@@ -21,7 +21,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// The agent
+    /// Run the agent: watch the GPUs, apply the rules, serve the page and /metrics
     Serve(Serve),
     /// The agent on a simulated node with four cards, and children that break the rules
     Demo(Demo),
@@ -38,7 +38,7 @@ pub enum Command {
     },
     /// Who holds what, who may, and what is pending, of the running agent
     Status(Status),
-    /// From now on the indexes mean the cards of now; a blown fuse is whole again
+    /// Accept the present cards as the pinned ones (pins), or make blown fuses whole again (fuses)
     Reset {
         what: Reset,
         /// The configuration of the agent, which names its state directory

@@ -40,6 +40,14 @@ impl Reset {
         }
     }
 
+    /// What is so once it was done.
+    pub fn done(self) -> &'static str {
+        match self {
+            Self::Pins => "From now on the indexes mean the cards of now.",
+            Self::Fuses => "The fuses are whole again.",
+        }
+    }
+
     fn parse(line: &str) -> Option<Self> {
         let what = line.trim_end().strip_prefix("reset ")?;
         Self::ALL.into_iter().find(|reset| reset.as_str() == what)

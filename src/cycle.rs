@@ -88,9 +88,9 @@ impl Build {
 }
 
 /// How the configuration was last read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reload {
-    /// Whether the last attempt succeeded.
-    pub successful: bool,
+    /// Why the last attempt failed, if it did; then what was read before is in force.
+    pub failure: Option<String>,
     pub last_success: Timestamp,
 }

@@ -90,7 +90,9 @@ fn driver() -> Result<PathBuf, Error> {
     let program = env::current_exe().map_err(Error::Program)?;
     let beside = program.with_file_name(LIBRARY);
     let installed = beside.with_file_name("../lib/gpuwarden").join(LIBRARY);
-    let found = [&beside, &installed].into_iter().find(|path| path.exists()).cloned();
+    // There `cargo test` leaves it.
+    let tested = beside.with_file_name("deps").join(LIBRARY);
+    let found = [&beside, &tested, &installed].into_iter().find(|path| path.exists()).cloned();
     found.ok_or(Error::NoDriver { beside, installed })
 }
 

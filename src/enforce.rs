@@ -99,7 +99,7 @@ struct Act<'a> {
 /// What an act came to, and what else is to be known of it.
 struct Came {
     result: Fate,
-    remarks: Vec<&'static str>,
+    remarks: Vec<String>,
 }
 
 impl From<Fate> for Came {
@@ -293,8 +293,14 @@ impl Enforcer {
             }
         }
         let came = self.channels.tell(&carried);
-        let all = carried.into_iter().zip(came).chain(rehearsed.into_iter().map(|verdict| (verdict, Fate::Rehearsed)));
-        all.map(|(verdict, done)| self.record(now, verdict, None, done.into())).collect()
+        let came = came.into_iter().map(|told| Came { result: told.fate, remarks: told.why });
+        let rehearsed = rehearsed.into_iter().map(|verdict| (verdict, Fate::Rehearsed.into()));
+        carried
+            .into_iter()
+            .zip(came)
+            .chain(rehearsed)
+            .map(|(verdict, came)| self.record(now, verdict, None, came))
+            .collect()
     }
 
     /// Whether this target may be hit, as far as it itself goes. Reads only.
@@ -429,7 +435,7 @@ impl Enforcer {
         };
         let mut remarks = sight.remarks(act.signal);
         if !act.signal.ends() && !sight.catches(act.signal) {
-            remarks.push("it does not catch this signal, so it was not sent");
+            remarks.push("it does not catch this signal, so it was not sent".into());
             return Came { result: Fate::Done, remarks };
         }
         if let Err(error) = pidfd.send(act.signal) {
@@ -438,10 +444,11 @@ impl Enforcer {
         if act.signal == Signal::Kill {
             self.killed.entry(act.target.process).or_insert(Killed { at: now.at.boot, unkillable: false });
         } else if sight.is_stopped() {
-            remarks.push(match pidfd.wake() {
+            let woken = match pidfd.wake() {
                 Ok(()) => "it was sent CONT, so that it can hear",
                 Err(_) => "it could not be sent CONT",
-            });
+            };
+            remarks.push(woken.into());
         }
         Came { result: Fate::Done, remarks }
     }
@@ -466,7 +473,7 @@ impl Enforcer {
         let place = (verdict.key().clone(), verdict.rung(), process);
         let repeated = self.recorded.get(&place).is_some_and(|recorded| recorded.result == result);
         let written = repeated || {
-            log(verdict, process, &result);
+            log(verdict, process, &result, &remarks);
             let written = self.audit.outcome(now, verdict, target, &result, &remarks);
             self.heed(written)
         };
@@ -547,14 +554,17 @@ fn came_of(error: pidfd::Error) -> Fate {
     }
 }
 
-fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Fate) {
-    let (rule, action, pid) =
-        (verdict.key().rule.as_str(), verdict.deed().as_str(), process.map(|process| process.pid));
-    let subject = &verdict.key().subject;
+fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Fate, remarks: &[String]) {
+    let (rule, pid, why) = (verdict.key().rule.as_str(), process.map(|process| process.pid), remarks.join("; "));
+    let user = verdict.owner().map(|owner| owner.name.as_str());
+    let gpu = verdict.gpu().map(|card| card.index);
+    let what = format!("{} {}", verdict.deed().as_str(), result.as_str());
     match result {
-        Fate::Refused(guard) => tracing::warn!(rule, action, %subject, pid, reason = guard.as_str(), "refused"),
-        Fate::Failed(error) => tracing::error!(rule, action, %subject, pid, error, "failed"),
-        other => tracing::info!(rule, action, %subject, pid, "{}", other.as_str()),
+        Fate::Refused(guard) => tracing::warn!(rule, user, gpu, pid, reason = guard.as_str(), why, "{what}"),
+        Fate::Failed(error) => tracing::error!(rule, user, gpu, pid, error, why, "{what}"),
+        Fate::Done | Fate::Rehearsed | Fate::Pending | Fate::Gone => {
+            tracing::info!(rule, user, gpu, pid, why, "{what}")
+        }
     }
 }
 

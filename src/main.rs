@@ -82,6 +82,9 @@ fn check(files: &[PathBuf]) -> ExitCode {
         Ok(known) => known,
         Err(error) => return failed(&error),
     };
+    if let Some(fault) = known.driver_fault() {
+        eprintln!("GPUs are not checked: {fault}");
+    }
     let names = Names {
         user: &|name| known.user(name),
         group: &|name| known.group(name),
@@ -107,7 +110,10 @@ fn reset(what: control::Reset, config_file: &Path) -> ExitCode {
         Err(errors) => return bad_configuration(&errors),
     };
     match control::ask(&state_dir, what) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            println!("{}", what.done());
+            ExitCode::SUCCESS
+        }
         Err(error) => failed(&error),
     }
 }

@@ -58,6 +58,14 @@ impl Delivery {
 /// What a message can come to.
 const OUTCOMES: [&str; 3] = ["delivered", "undeliverable", "failed"];
 
+/// What came of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    pub fate: Fate,
+    /// Why it did not reach somebody, or not over some channel.
+    pub why: Vec<String>,
+}
+
 /// The channel that exists without being named.
 pub const TERMINAL: &str = "terminal";
 
@@ -70,7 +78,7 @@ impl Channels {
 
     /// Delivers the messages of one round and tells what came of each verdict. Who was reached in the round before, while
     /// others were not, is not told the same again.
-    pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Fate> {
+    pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Told> {
         let before = std::mem::take(&mut self.reached);
         let has_it = |place: &usize, to: &Recipient| before.contains(&copy(round[*place], to));
         let mut came: Vec<Came> = round.iter().map(|verdict| Came::of(verdict)).collect();
@@ -91,7 +99,7 @@ impl Channels {
         for (verdict, came) in round.iter().zip(&came) {
             self.reached.extend(came.half_reached().map(|to| copy(verdict, to)));
         }
-        came.into_iter().map(Came::done).collect()
+        came.into_iter().map(|came| Told { why: came.whys(), fate: came.done() }).collect()
     }
 
     /// Tells the admins of the agent itself.
@@ -177,6 +185,15 @@ impl Came {
         let is_reached = |deliveries: &[Delivery]| deliveries.contains(&Delivery::Delivered);
         let all = self.over_each.values().all(|deliveries| is_reached(deliveries));
         self.over_each.iter().filter(move |(_, deliveries)| !all && is_reached(deliveries)).map(|(to, _)| to)
+    }
+
+    /// Why some could not be reached.
+    fn whys(&self) -> Vec<String> {
+        let whys = self.over_each.values().flatten().filter_map(|delivery| match delivery {
+            Delivery::Delivered => None,
+            Delivery::Undeliverable(why) | Delivery::Failed(why) => Some(why.clone()),
+        });
+        whys.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Done if every recipient was reached by one channel.

@@ -140,8 +140,8 @@ pub struct Health {
     pub took: Option<Duration>,
     /// Failures since the agent started.
     pub errors: u64,
-    /// Names in it that nobody knows now; `None` for a source that has no names.
-    pub unresolved: Option<u64>,
+    /// Names in it that nobody knows now, each once; `None` for a source that has no names.
+    pub unresolved: Option<Vec<String>>,
 }
 
 /// Why nothing may be signalled now; the label `reason` of `gpuwarden_enforcement_paused`.
@@ -188,6 +188,20 @@ impl Pause {
             Self::Wsl => "wsl",
             Self::Audit => "audit",
             Self::Fuse => "fuse",
+        }
+    }
+
+    /// The same for people.
+    pub fn sentence(self) -> &'static str {
+        match self {
+            Self::StartDelay => "the agent has just started, or what it sees has just changed (limits.start_delay)",
+            Self::DriverStale => "the driver does not answer",
+            Self::SuspectList => "the driver lists processes that cannot be",
+            Self::PidNamespace => "the driver's pids are not of the agent's PID namespace",
+            Self::Hidepid => "/proc hides other people's processes from the agent",
+            Self::Wsl => "under WSL the driver cannot tell processes apart",
+            Self::Audit => "the audit log or the state cannot be written",
+            Self::Fuse => "a fuse has blown (gpuwarden reset fuses)",
         }
     }
 }

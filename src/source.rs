@@ -361,6 +361,10 @@ impl Sources {
         for fared in health.iter().filter(|fared| fared.source != Source::Files) {
             troubles.extend(fared.fault.clone().map(|fault| (fared.source.to_string(), fault)));
         }
+        for fared in health {
+            let names = fared.unresolved.iter().filter(|names| !names.is_empty()).map(|names| names.join(", "));
+            troubles.extend(names.map(|names| (format!("names in {}", fared.source), unknown(&names))));
+        }
         for gpu in gpus.iter().flatten() {
             let fault = match (&gpu.readings, &gpu.holds) {
                 (Err(fault), _) => Some(format!("the card does not answer: {}", fault.0)),
@@ -383,6 +387,10 @@ impl Sources {
         }
         self.warned = troubles;
     }
+}
+
+fn unknown(names: &str) -> String {
+    format!("no user, group or GPU of now, so that the rights which they could speak of are unknown: {names}")
 }
 
 /// A card and its processes, each pid once.

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -35,7 +35,8 @@ pub enum Error {
 impl StateDir {
     /// Creates the directory where there is none, and locks it until the value is dropped.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(path).map_err(|source| Error::Create { path: path.to_owned(), source })?;
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        created.map_err(|source| Error::Create { path: path.to_owned(), source })?;
         let lock = path.join("lock");
         let failed = |source| Error::Lock { path: lock.clone(), source };
         let file = File::options().create(true).append(true).mode(0o600).open(&lock).map_err(failed)?;

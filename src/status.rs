@@ -100,14 +100,22 @@ fn heading(view: &View) -> String {
     if let Some(fault) = &view.driver_fault {
         say("the driver shows no cards", fault);
     }
+    if let Some(failure) = &view.reload_failure {
+        say("the configuration was not read again, the old one is in force", failure);
+    }
     if !view.pauses.is_empty() {
-        say("nothing is signalled now", &view.pauses.join(", "));
+        say("nothing is signalled now", &view.pauses.join("; "));
     }
     if !view.fuses_blown.is_empty() {
         say("blown fuses", &view.fuses_blown.join(", "));
     }
     for source in &view.sources {
-        if let Some(fault) = &source.fault {
+        let names = source.unresolved_names.as_deref().filter(|names| !names.is_empty());
+        if let Some(names) = names {
+            say(&format!("{} names whom or what nobody knows now", clean(&source.source)), &names.join(", "));
+        }
+        // The driver's own fault stands above.
+        if let Some(fault) = source.fault.as_ref().filter(|fault| view.driver_fault.as_ref() != Some(*fault)) {
             say(&format!("{} is silent", clean(&source.source)), fault);
         }
     }
@@ -124,6 +132,12 @@ fn card(card: &Card) -> Vec<String> {
         None => known(card.utilization.map(percent)),
     };
     let rights: Vec<String> = card.rights.iter().map(CardRight::name).collect();
+    let rights = match (rights.is_empty(), card.rights_known) {
+        (true, true) => "nobody".to_owned(),
+        (true, false) => "?".to_owned(),
+        (false, true) => rights.join(", "),
+        (false, false) => format!("{}, ?", rights.join(", ")),
+    };
     vec![
         card.index.to_string(),
         known(card.model.as_deref()),
@@ -131,7 +145,7 @@ fn card(card: &Card) -> Vec<String> {
         memory,
         known(card.temperature.map(|celsius| format!("{celsius:.0}C"))),
         known(card.power.map(|watts| format!("{watts:.0}W"))),
-        rights.join(", "),
+        rights,
     ]
 }
 
@@ -159,14 +173,14 @@ fn violation(one: &Violation) -> Vec<String> {
         one.subject.clone(),
         one.state.clone(),
         format!("{}/{}", one.climbed, one.rungs),
-        one.next.as_ref().map_or_else(|| "-".to_owned(), |next| countdown(next, &one.mode)),
+        one.next.as_ref().map_or_else(|| "-".to_owned(), |next| countdown(next, one.is_rehearsed())),
     ]
 }
 
-fn countdown(next: &Next, mode: &str) -> String {
+fn countdown(next: &Next, rehearsed: bool) -> String {
     let left = span(next.in_seconds);
     let when = if next.due.is_some() { format!("in {left}") } else { format!("after {left} more of it") };
-    let note = if mode == "enforce" { String::new() } else { format!(" ({mode})") };
+    let note = if rehearsed { ", rehearsed only" } else { "" };
     format!("{} {when}{note}", next.action)
 }
 

@@ -256,7 +256,7 @@ fn health() -> Vec<Health> {
         health(Source::Nvml, 4_200, None),
         health(Source::Procfs, 900, None),
         silent,
-        health(Source::Fixed, 30, Some(1)),
+        health(Source::Fixed, 30, Some(vec!["dave".into()])),
     ]
 }
 
@@ -400,7 +400,7 @@ pub fn cycle() -> Cycle {
         tallies,
         took,
         setup,
-        reload: Reload { successful: true, last_success: at(0).wall },
+        reload: Reload { failure: None, last_success: at(0).wall },
         agent: Agent {
             cpu: Some(Duration::from_millis(1_250)),
             resident: Some(Bytes(18 * MIB)),

@@ -1,7 +1,7 @@
 //! The simulated node, its rules, and who plays which part.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -87,9 +87,12 @@ pub struct Folder {
 
 impl Folder {
     pub fn new() -> Result<Self, Error> {
-        // Its standard input ends when this program does, however that comes about. An agent that is just ending may
-        // write once more.
-        const KEEP: &str = r#"cat; for attempt in 1 2 3 4 5; do rm -rf -- "$0" 2>/dev/null && exit || sleep 1; done"#;
+        // Its standard input ends when this program does, however that comes about. An agent that outlives a killed demo
+        // by a moment may make its folder once more.
+        const KEEP: &str = r#"
+            read -r over; rm -rf -- "$0"
+            [ "$over" ] || for second in 1 2 3 4 5; do sleep 1; rm -rf -- "$0"; done
+        "#;
         let made = tempfile::Builder::new().prefix("gpuwarden-demo-").tempdir();
         let folder = made.map_err(|source| Error::Write { path: std::env::temp_dir(), source })?;
         let mut keeper = Command::new("sh");
@@ -112,8 +115,8 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        // It has done its work, or there is nobody to tell.
+        // It does its work, or there is nobody to tell.
+        let _: io::Result<()> = self.keeper.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(b"over\n"));
         let _: io::Result<_> = self.keeper.wait();
     }
 }

@@ -51,7 +51,7 @@ impl Sight {
     }
 
     /// Why the signal may bring nothing, for the record.
-    pub fn remarks(&self, signal: Signal) -> Vec<&'static str> {
+    pub fn remarks(&self, signal: Signal) -> Vec<String> {
         let signals = self.status.signals;
         let deaf = self.status.is_first_of_a_namespace() && signal != Signal::Kill && !self.catches(signal);
         let told = [
@@ -61,7 +61,7 @@ impl Sight {
             (self.is_stopped(), "it was stopped"),
             (self.stat.is_zombie() && self.outlives_its_leader(), "its leader has ended, its threads have not"),
         ];
-        told.into_iter().filter(|(is, _)| *is).map(|(_, remark)| remark).collect()
+        told.into_iter().filter(|(is, _)| *is).map(|(_, remark)| remark.to_owned()).collect()
     }
 
     fn outlives_its_leader(&self) -> bool {

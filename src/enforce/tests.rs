@@ -482,7 +482,7 @@ fn a_warning_is_delivered_under_warn_and_rehearsed_under_observe() {
     for _ in 0..2 {
         assert_eq!(bench.carry_out(std::slice::from_ref(&verdict)), [Fate::Refused(Guard::Unreachable)]);
     }
-    assert_eq!(bench.log(), ["outcome warn rehearsed", "intent warn", "outcome warn refused unreachable"]);
+    assert_eq!(bench.log(), ["outcome warn rehearsed", "intent warn", "outcome warn refused unreachable no terminal"]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ pub fn cycle<'a>() -> Vec<Series<&'a Cycle>> {
             Some(cycle.tallies.late as f64)
         }),
         gauge("config_last_reload_successful", "Whether the configuration was good when it was last read.", |cycle| {
-            Some(truth(cycle.reload.successful))
+            Some(truth(cycle.reload.failure.is_none()))
         }),
         gauge("config_last_reload_success_timestamp_seconds", "When the configuration in effect was read.", |cycle| {
             Some(cycle.reload.last_success.as_second() as f64)

@@ -23,7 +23,7 @@ pub fn source() -> Vec<Series<Health>> {
         }),
         counter("source_errors_total", "Failures of a source.", |health| Some(health.errors as f64)),
         gauge("source_unresolved_names", "Users, groups and cards in a source that nobody knows now.", |health| {
-            health.unresolved.map(|names| names as f64)
+            health.unresolved.as_ref().map(|names| names.len() as f64)
         }),
     ]
 }

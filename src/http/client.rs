@@ -38,13 +38,15 @@ impl std::str::FromStr for Address {
 
     fn from_str(url: &str) -> Result<Self, Error> {
         let wrong = || Error::Address(url.to_owned());
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let bare = url.strip_prefix("http://");
+        let rest = bare.unwrap_or(url);
         let (host, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let plain = rest.bytes().all(|byte| byte.is_ascii_graphic()) && !host.contains('@');
-        if host.is_empty() || !plain {
+        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        // Without the scheme it is as --web.listen-address has it, with a port.
+        if host.is_empty() || !plain || (bare.is_none() && !has_port) {
             return Err(wrong());
         }
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { host.to_owned() } else { format!("{host}:80") };
         Ok(Self { url: url.to_owned(), authority, prefix: prefix.trim_end_matches('/').to_owned() })
     }
@@ -115,6 +117,7 @@ mod tests {
         assert_eq!(read("http://127.0.0.1:9845").unwrap(), ("127.0.0.1:9845".into(), String::new()));
         assert_eq!(read("http://[::1]:9845/").unwrap(), ("[::1]:9845".into(), String::new()));
         assert_eq!(read("http://gpu01/agent/").unwrap(), ("gpu01:80".into(), "agent".into()));
+        assert_eq!(read("gpu01:9845").unwrap(), ("gpu01:9845".into(), String::new()));
         for wrong in
             ["", "gpu01", "https://gpu01", "http://", "http:///x", "http://a b", "http://a/\r\nX: y", "http://u@h"]
         {

@@ -72,8 +72,8 @@ pub fn render(view: Option<&View>) -> String {
 
 fn whole(title: &str, refresh: f64, body: &impl Display) -> String {
     let title = Text(title);
-    // A browser that asks more than once a second would see nothing new.
-    let refresh = refresh.ceil().max(1.0);
+    // More often nobody could read it, or select text in it.
+    let refresh = refresh.ceil().max(5.0);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
@@ -114,8 +114,15 @@ fn alarms(f: &mut fmt::Formatter, view: &View) -> fmt::Result {
     if let Some(fault) = &view.driver_fault {
         writeln!(f, "<p class=\"alarm\">The driver shows no cards: {}</p>", Text(fault))?;
     }
+    if let Some(failure) = &view.reload_failure {
+        writeln!(
+            f,
+            "<p class=\"alarm\">The configuration was not read again, the old one is in force: {}</p>",
+            Text(failure)
+        )?;
+    }
     if !view.pauses.is_empty() {
-        writeln!(f, "<p class=\"alarm\">Nothing is signalled now: {}</p>", Text(&view.pauses.join(", ")))?;
+        writeln!(f, "<p class=\"alarm\">Nothing is signalled now: {}</p>", Text(&view.pauses.join("; ")))?;
     }
     if !view.fuses_blown.is_empty() {
         writeln!(f, "<p class=\"alarm\">Blown fuses: {}</p>", Text(&view.fuses_blown.join(", ")))?;
@@ -141,7 +148,7 @@ impl Display for CardBox<'_> {
             Some(fault) => writeln!(f, "<p class=\"no\">does not answer: {}</p>", Text(fault))?,
             None => readings(f, card)?,
         }
-        writeln!(f, "<div class=\"dim\">may use: {}</div></div>", Rights(&card.rights))
+        writeln!(f, "<div class=\"dim\">may use: {}</div></div>", Rights(&card.rights, card.rights_known))
     }
 }
 
@@ -207,12 +214,13 @@ fn process_row(f: &mut fmt::Formatter, process: &Process) -> fmt::Result {
     )
 }
 
-struct Rights<'a>(&'a [CardRight]);
+/// And whether all of them are known.
+struct Rights<'a>(&'a [CardRight], bool);
 
 impl Display for Rights<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("nobody by a right that is known");
+            return f.write_str(if self.1 { "nobody" } else { "not known" });
         }
         for (number, right) in self.0.iter().enumerate() {
             f.write_str(if number > 0 { ", " } else { "" })?;
@@ -221,7 +229,7 @@ impl Display for Rights<'_> {
                 write!(f, " until {}", moment(until))?;
             }
         }
-        Ok(())
+        f.write_str(if self.1 { "" } else { ", and perhaps others" })
     }
 }
 
@@ -292,12 +300,12 @@ struct Countdown<'a>(&'a Violation);
 
 impl Display for Countdown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        let Some(Next { action, in_seconds, due }) = &self.0.next else { return f.write_str("&ndash;") };
+        let Some(Next { action, in_seconds, due, .. }) = &self.0.next else { return f.write_str("&ndash;") };
         let left = span(*in_seconds);
-        let mode = if self.0.mode == "enforce" { String::new() } else { format!(" ({})", self.0.mode) };
+        let mode = if self.0.is_rehearsed() { ", rehearsed only" } else { "" };
         match due {
-            Some(_) => write!(f, "{} in {left}{}", Text(action), Text(&mode)),
-            None => write!(f, "{} after {left} more of it{}", Text(action), Text(&mode)),
+            Some(_) => write!(f, "{} in {left}{mode}", Text(action)),
+            None => write!(f, "{} after {left} more of it{mode}", Text(action)),
         }
     }
 }
@@ -349,9 +357,9 @@ impl Display for SourceRow<'_> {
             Some(fault) => format!("<span class=\"no\">{}</span>", Text(fault)),
             None => "answers".to_owned(),
         };
-        let names = match unresolved_names {
-            None | Some(0) => String::new(),
-            Some(names) => format!("names that nobody knows now: {names}"),
+        let names = match unresolved_names.as_deref() {
+            None | Some([]) => String::new(),
+            Some(names) => format!("users, groups or GPUs that nobody knows now: {}", Text(&names.join(", "))),
         };
         let last = last_success.map_or_else(|| "never".to_owned(), |at| moment(at).to_string());
         writeln!(f, "<tr><td>{}</td><td>{state}</td><td>{names}</td><td>{last}</td></tr>", Text(source))

@@ -38,6 +38,8 @@ pub struct View {
     pub driver_version: Option<String>,
     /// Why the driver shows no cards, where it does not.
     pub driver_fault: Option<String>,
+    /// Why the configuration could not be read again, where it could not.
+    pub reload_failure: Option<String>,
     pub cards: Vec<Card>,
     pub violations: Vec<Violation>,
     /// Why nothing is signalled now.
@@ -64,6 +66,8 @@ pub struct Card {
     pub power: Option<f64>,
     pub holders: Vec<Holder>,
     pub rights: Vec<CardRight>,
+    /// Whether these are all: no source is silent, and no name in one could be anybody's or any card's.
+    pub rights_known: bool,
 }
 
 /// Somebody on a card; nobody can be named where `user` is null.
@@ -128,6 +132,8 @@ pub struct Deed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Next {
     pub action: String,
+    /// Whether it touches processes.
+    pub acts: bool,
     /// Time in which the condition must still be seen to be true.
     pub in_seconds: f64,
     /// When that is, should it stay true; null while it is not known to be.
@@ -147,7 +153,8 @@ pub struct SourceState {
     pub source: String,
     pub fault: Option<String>,
     pub last_success: Option<Timestamp>,
-    pub unresolved_names: Option<u64>,
+    /// Users, groups and GPUs that nobody knows now.
+    pub unresolved_names: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -175,9 +182,10 @@ impl View {
             mode: cycle.rules().mode.as_str().to_owned(),
             driver_version: seen.driver.as_ref().ok().and_then(|driver| driver.driver_version.clone()),
             driver_fault: seen.gpus.as_ref().err().map(|fault| fault.what.clone()),
+            reload_failure: cycle.reload.failure.clone(),
             cards: seen.cards().iter().map(|gpu| Card::of(cycle, gpu)).collect(),
             violations: violations(cycle),
-            pauses: cycle.pauses.iter().map(|pause| pause.as_str().to_owned()).collect(),
+            pauses: cycle.pauses.iter().map(|pause| pause.sentence().to_owned()).collect(),
             fuses_blown: cycle.blown.iter().map(|fuse| fuse.as_str().to_owned()).collect(),
             sources: seen.health.iter().map(SourceState::of).collect(),
             recent: cycle.tallies.recent.iter().rev().map(|recent| Action::of(cycle, recent)).collect(),
@@ -208,6 +216,7 @@ impl Card {
             temperature: told.and_then(|told| told.temperature).map(|celsius| celsius.0),
             power: told.and_then(|told| told.power).map(|watts| watts.0),
             holders: holders.collect(),
+            rights_known: seen.assignments.are_known(&gpu.uuid, seen.at.wall),
             rights: rights
                 .filter(|(_, right)| right.gpus.known.contains(&gpu.uuid))
                 .filter_map(|(source, right)| CardRight::of(source, right))
@@ -271,6 +280,12 @@ fn violations(cycle: &Cycle) -> Vec<Violation> {
 }
 
 impl Violation {
+    /// Whether what comes next only would be done, for the mode does not allow it.
+    pub fn is_rehearsed(&self) -> bool {
+        let acts = self.next.as_ref().is_some_and(|next| next.acts);
+        self.mode == "observe" || (self.mode == "warn" && acts)
+    }
+
     fn of(cycle: &Cycle, judgement: &Judgement) -> Option<Self> {
         let rule = cycle.rules().rules.iter().find(|rule| rule.name == judgement.key.rule)?;
         let episode = cycle.state.episodes.get(&judgement.key);
@@ -323,6 +338,7 @@ impl Next {
         let left = rung.after.saturating_sub(episode.clock.saturating_sub(since));
         Some(Self {
             action: rung.action.as_str().to_owned(),
+            acts: rung.action.is_act(),
             in_seconds: left.as_secs_f64(),
             due: now.and_then(|now| now.checked_add(left).ok()),
         })
@@ -366,7 +382,7 @@ impl SourceState {
             source: health.source.as_str().to_owned(),
             fault: health.fault.clone(),
             last_success: health.last_success,
-            unresolved_names: health.unresolved,
+            unresolved_names: health.unresolved.clone(),
         }
     }
 }

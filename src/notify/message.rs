@@ -117,6 +117,11 @@ fn seen(voice: &Voice, verdict: &Verdict) -> String {
 }
 
 fn fact(Evidence { fact, value, asked, .. }: &Evidence) -> String {
+    match (*fact, value.as_str()) {
+        ("assigned", "false") => return "the GPU is not assigned to its user".into(),
+        ("assigned_to_other", "true") => return "the GPU is assigned to somebody else".into(),
+        _ => {}
+    }
     let (fact, value) = (fact.replace('_', " "), clean(value, WORD));
     if *asked == value { format!("{fact}: {value}") } else { format!("{fact} {value} (rule: {})", clean(asked, WORD)) }
 }

@@ -25,12 +25,16 @@ fn absent() -> Person {
     Person { uid: Uid(77777), name: "absent".into() }
 }
 
+fn fates(told: Vec<Told>) -> Vec<Fate> {
+    told.into_iter().map(|told| told.fate).collect()
+}
+
 #[test]
 fn one_person_gets_one_message_a_round() {
     let desk = Desk::new();
     let bob = person(&desk);
     let (one, two) = (warn("one", std::slice::from_ref(&bob), &["terminal"]), warn("two", &[bob], &["terminal"]));
-    assert_eq!(channels_of(&desk).tell(&[&one, &two]), [Fate::Done, Fate::Done]);
+    assert_eq!(fates(channels_of(&desk).tell(&[&one, &two])), [Fate::Done, Fate::Done]);
     let screen = desk.screen();
     assert_eq!(screen.matches("gpuwarden on gpu01").count(), 1);
     assert!(screen.contains("[rule one]") && screen.contains("[rule two]"));
@@ -41,7 +45,7 @@ fn one_channel_that_delivers_is_enough() {
     let desk = Desk::new();
     let mut channels = channels_of(&desk);
     let verdict = warn("idle", &[person(&desk)], &["mail", "terminal"]);
-    assert_eq!(channels.tell(&[&verdict]), [Fate::Done]);
+    assert_eq!(fates(channels.tell(&[&verdict])), [Fate::Done]);
     let counted = channels.tally().iter().filter(|(_, count)| **count > 0);
     let tally: Vec<_> = counted.map(|((name, came), count)| (name.0.as_str(), *came, *count)).collect();
     assert_eq!(tally, [("mail", "failed", 1), ("terminal", "delivered", 1)]);
@@ -51,7 +55,7 @@ fn one_channel_that_delivers_is_enough() {
 fn who_is_not_reached_is_unreachable_and_a_broken_channel_has_failed() {
     let desk = Desk::new();
     let mut channels = channels_of(&desk);
-    let tell = |channels: &mut Channels, verdict: Verdict| channels.tell(&[&verdict]).remove(0);
+    let tell = |channels: &mut Channels, verdict: Verdict| fates(channels.tell(&[&verdict])).remove(0);
     assert_eq!(tell(&mut channels, warn("idle", &[absent()], &["terminal"])), Fate::Refused(Guard::Unreachable));
     let failed = Fate::Failed("there is no channel `mail`; no terminal".into());
     assert_eq!(tell(&mut channels, warn("idle", &[absent()], &["mail", "terminal"])), failed);
@@ -67,7 +71,7 @@ fn admins_who_are_not_reached_are_a_failure() {
     let desk = Desk::new();
     let mut channels = channels_of(&desk);
     let alert = Verdict::forged("idle", Uid(1), Mode::Warn, Deed::Alert { channels: names(&["terminal"]) });
-    assert_eq!(channels.tell(&[&alert]), [Fate::Failed("no terminal".into())]);
+    assert_eq!(fates(channels.tell(&[&alert])), [Fate::Failed("no terminal".into())]);
     assert!(matches!(channels.alert("a fuse has blown"), Delivery::Undeliverable(_)));
 }
 
@@ -76,9 +80,9 @@ fn who_was_reached_is_not_told_again_while_another_is_sought() {
     let desk = Desk::new();
     let mut channels = channels_of(&desk);
     let verdict = warn("idle", &[person(&desk), absent()], &["terminal"]);
-    assert_eq!(channels.tell(&[&verdict]), [Fate::Refused(Guard::Unreachable)]);
+    assert_eq!(fates(channels.tell(&[&verdict])), [Fate::Refused(Guard::Unreachable)]);
     assert!(desk.screen().contains("to bob"));
-    assert_eq!(channels.tell(&[&verdict]), [Fate::Refused(Guard::Unreachable)]);
+    assert_eq!(fates(channels.tell(&[&verdict])), [Fate::Refused(Guard::Unreachable)]);
     assert_eq!(desk.screen(), "");
     // A round without it ends it: what comes later is another message.
     channels.tell(&[]);

@@ -105,6 +105,21 @@ impl Assignments {
         Truth::all([other, !self.assigned(asker, gpu, at)])
     }
 
+    /// Whether it is known of everybody whether he may use this card at that time.
+    pub fn are_known(&self, gpu: &GpuUuid, at: Timestamp) -> bool {
+        let answers = self.sources.iter().map(|source| source.answer.as_ref().ok());
+        let doubtful = |right: &&Right| {
+            let to_anybody = matches!(right.to, Grantee::Unresolved(_)) && right.covers(gpu) != Truth::False;
+            right.when.holds(at) && (to_anybody || right.covers(gpu) == Truth::Unknown)
+        };
+        let everybody_may = self.assigned(Asker { user: None, came: None }, gpu, at).is_true();
+        everybody_may
+            || !self.sources.is_empty()
+                && answers
+                    .into_iter()
+                    .all(|answer| answer.is_some_and(|answer| !answer.rights.iter().any(|right| doubtful(&right))))
+    }
+
     /// The rights that hold at that time, each with the source that grants it; none from a silent source.
     pub fn holding(&self, at: Timestamp) -> impl Iterator<Item = (Source, &Right)> {
         self.sources.iter().flat_map(move |source| {

@@ -143,15 +143,15 @@ fn speak<'a>(
 }
 
 /// Users, groups and GPUs that nobody knows now; each once.
-fn unresolved(rights: &[Right]) -> u64 {
+fn unresolved(rights: &[Right]) -> Vec<String> {
     let mut names = BTreeSet::new();
     for right in rights {
         if let Grantee::Unresolved(name) = &right.to {
-            names.insert(name.as_str());
+            names.insert(name);
         }
-        names.extend(right.gpus.unresolved.iter().map(String::as_str));
+        names.extend(&right.gpus.unresolved);
     }
-    names.len() as u64
+    names.into_iter().cloned().collect()
 }
 
 /// Whoever knows what a name stands for at this moment.

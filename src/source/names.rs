@@ -16,16 +16,20 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The directory and the driver of this moment.
 pub struct Known {
     directory: RefCell<Directory>,
-    /// `None` where there is no driver to ask.
-    cards: Option<Vec<Gpu>>,
+    cards: Result<Vec<Gpu>, String>,
 }
 
 impl Known {
     /// Fails only where the kernel gives no thread.
     pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
         let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(PATIENCE);
-        let cards = look.ok().map(|look| look.cards.into_iter().map(named).collect());
+        let cards = look.map(|look| look.cards.into_iter().map(named).collect());
         Ok(Self { directory: RefCell::new(Directory::start()?), cards })
+    }
+
+    /// Why the driver showed no cards, if it did not.
+    pub fn driver_fault(&self) -> Option<&str> {
+        self.cards.as_ref().err().map(String::as_str)
     }
 
     pub fn user(&self, name: &str) -> Lookup<()> {
@@ -38,7 +42,7 @@ impl Known {
 
     /// Known where the selector names at least one card, and a range only cards that are there.
     pub fn gpu(&self, selector: &GpuSelector) -> Lookup<()> {
-        let Some(cards) = &self.cards else { return Lookup::Pending };
+        let Ok(cards) = &self.cards else { return Lookup::Pending };
         let fits = cards.iter().filter(|gpu| selector.matches(gpu)).count();
         let there = match selector {
             GpuSelector::Indexes(first, last) => fits as u64 == u64::from(last - first) + 1,

@@ -51,6 +51,12 @@ fn own() -> u32 {
     std::process::id()
 }
 
+/// A pid that no process has, above that of this test.
+fn nobodys() -> i32 {
+    let unused = |pid: &i32| !PathBuf::from(format!("/proc/{pid}")).exists();
+    (own() as i32..32768).rev().find(unused).unwrap()
+}
+
 #[test]
 fn everything_that_a_card_tells_is_read_in_its_unit() {
     let mut node = Node::new(
@@ -154,9 +160,10 @@ fn a_process_is_named_with_its_owner_and_stays_since_it_came() {
         "
 gpus:
   - {{memory: {{total: 80GiB}}, utilization: 0%, processes: [{{pid: {0}, memory: 1GiB, kind: both}}]}}
-  - {{processes: [{{pid: {0}, memory: unavailable}}, {{pid: 32767, always: true, memory: 5MiB}}]}}
+  - {{processes: [{{pid: {0}, memory: unavailable}}, {{pid: {1}, always: true, memory: 5MiB}}]}}
 ",
-        own()
+        own(),
+        nobodys()
     );
     let mut node = Node::new(&scenario);
     let first = node.observe();
@@ -403,7 +410,7 @@ fn a_fresh_reading_tells_who_is_on_which_card_now() {
     assert_eq!(occupancy.cards, BTreeMap::from([(own() as i32, both)]));
     let again = node.sources.process(own() as i32).unwrap().unwrap();
     assert_eq!(Some(&again.id), node.observe().processes.keys().next());
-    assert_eq!(node.sources.process(32767).unwrap(), Err(Unseen::Exited));
+    assert_eq!(node.sources.process(nobodys()).unwrap(), Err(Unseen::Exited));
 }
 
 #[test]

@@ -44,10 +44,10 @@ fn every_broken_file_is_told_and_the_exit_code_is_78() {
 }
 
 #[test]
-fn good_rules_are_exit_code_0_without_a_word() {
+fn good_rules_are_exit_code_0_and_no_error() {
     let output = check(&["rules/good.yaml".into()]);
-    assert_eq!(
-        (output.status.code(), output.stdout.as_slice(), output.stderr.as_slice()),
-        (Some(0), &b""[..], &b""[..])
-    );
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b""[..]));
+    // Where there is no driver to ask, that is said, and not among the errors.
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.is_empty() || told.starts_with("GPUs are not checked: "), "{told}");
 }

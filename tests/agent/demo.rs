@@ -31,8 +31,10 @@ impl Demo {
         let (bin, lib) = (prefix.path().join("bin"), prefix.path().join("lib/gpuwarden"));
         fs::create_dir_all(&bin).unwrap();
         fs::create_dir_all(&lib).unwrap();
-        // A copy, so that the library beside the binary is not there.
-        fs::copy(agent_binary(), bin.join("gpuwarden")).unwrap();
+        // A copy, so that the library beside the binary is not there. Not made by this process: what it has open for
+        // writing, a child of another thread's could hold open, and then it cannot be run.
+        let copied = Command::new("cp").arg(agent_binary()).arg(bin.join("gpuwarden")).status().unwrap();
+        assert!(copied.success());
         fs::copy(library(), lib.join("libnvml_sim.so")).unwrap();
         fs::create_dir(prefix.path().join("tmp")).unwrap();
         fs::set_permissions(prefix.path(), Permissions::from_mode(0o755)).unwrap();

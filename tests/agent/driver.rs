@@ -1,8 +1,8 @@
 //! What the driver does to people who run GPU hosts: it is not there, hangs, loses cards, and does not know.
 
-use crate::harness::worker::SLEEPS;
-use crate::harness::{Node, eventually, root};
-use crate::ladder::{ENFORCE, SENTENCE, strict, told};
+use crate::harness::worker::{IGNORES_TERM, SLEEPS};
+use crate::harness::{Node, eventually, root, uptime};
+use crate::ladder::{ENFORCE, NOBODY_MAY, SENTENCE, SLACK, strict, told};
 use nvml_sim::scenario::{Init, Kind, Latency, ProcessMemory};
 use nvml_sim::units::Bytes;
 use nvml_sim::value::{Error, Value};
@@ -65,6 +65,36 @@ fn a_driver_that_hangs_blocks_no_page_and_stops_every_ladder() {
     agent.shows("the driver answers", |page| page.value("gpuwarden_source_up", NVML) == Some(1.0));
     eventually("it is ready", || (agent.ready().status == 200).then_some(()));
     assert_eq!(agent.page().all("gpuwarden_gpu_temperature_celsius", &[]).count(), 1);
+}
+
+#[test]
+fn a_driver_that_was_loaded_again_is_believed_and_nobody_is_hit_at_once() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    node.configure(&format!("mode: enforce\nlimits: {{start_delay: 2s}}\n{NOBODY_MAY}"));
+    let worker = node.runs_on_terminal(node.alice, IGNORES_TERM);
+    node.held(0, &[&worker.with(10)]);
+    let agent = node.start();
+    worker.terminal().said(SENTENCE);
+    node.change(|scenario| {
+        scenario.init = Init::Failing(Error::DRIVER_NOT_LOADED);
+        scenario.errors = [("*".into(), Error::UNINITIALIZED)].into();
+    });
+    agent.shows("the driver is gone", |page| page.value("gpuwarden_source_up", NVML) == Some(0.0));
+    let paused = [("reason", "start_delay")];
+    agent.cycles(8);
+    let back = uptime();
+    node.change(|scenario| {
+        scenario.init = Init::Ok;
+        scenario.errors.clear();
+    });
+    let page = agent.shows("the driver is back", |page| page.value("gpuwarden_source_up", NVML) == Some(1.0));
+    assert_eq!(page.value("gpuwarden_enforcement_paused", &paused), Some(1.0));
+    eventually("the TERM", || (!worker.terms().is_empty()).then_some(()));
+    assert!(worker.terms()[0] - back >= 2.0 - SLACK, "back {back}, {:?}", worker.terms());
+    assert_eq!(worker.terminal().count(SENTENCE), 1);
 }
 
 #[test]

@@ -240,6 +240,23 @@ fn in_observe_nobody_is_touched_and_the_log_says_what_would_have_been() {
 }
 
 #[test]
+fn in_warn_people_are_told_and_nobody_is_signalled() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = strict(1);
+    node.configure(&format!("mode: warn\nlimits: {{start_delay: 0s, share_of_workloads: 100%}}\n{NOBODY_MAY}"));
+    let mut worker = node.runs_on_terminal(node.alice, SLEEPS);
+    node.held(0, &[&worker.with(10)]);
+    let agent = node.start();
+    worker.terminal().said(SENTENCE);
+    let labels = [("rule", "unassigned-gpu"), ("action", "TERM"), ("outcome", "rehearsed")];
+    agent.shows("the act is rehearsed", |page| page.value("gpuwarden_actions_total", &labels) >= Some(1.0));
+    assert!(worker.is_alive());
+    assert!(!worker.terminal().text().contains("TERM"), "a threat that is not meant: {}", worker.terminal().text());
+}
+
+#[test]
 fn who_has_no_terminal_is_not_hit() {
     if !root("a person of one's own") {
         return;

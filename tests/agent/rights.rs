@@ -1,7 +1,7 @@
 //! Who may: files that fall silent, cards that change places, rights that come and go.
 
 use crate::harness::worker::{IGNORES_TERM, SLEEPS};
-use crate::harness::{Node, Worker, eventually, root, uptime};
+use crate::harness::{Node, Page, Worker, eventually, root, uptime};
 use crate::ladder::{ENFORCE, SENTENCE, SLACK, TERM, UNASSIGNED, told};
 use nvml_sim::scenario::{Kind, ProcessMemory};
 use nvml_sim::units::Bytes;
@@ -67,6 +67,34 @@ fn a_source_that_falls_silent_stops_the_clock() {
     node.write("rights/now.yaml", "[]");
     eventually("the ladder goes on", || (worker.terms().len() == 1).then_some(()));
     assert_eq!(worker.terminal().count(SENTENCE), 1);
+}
+
+#[test]
+fn a_source_that_speaks_again_is_heard_for_a_while_before_anybody_is_hit() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = by_files();
+    let pattern = node.path("rights/*.yaml");
+    node.configure(&format!(
+        "mode: enforce\nlimits: {{start_delay: 2s}}\nassignments: {{files: [{}]}}",
+        pattern.display()
+    ));
+    node.write("rights/now.yaml", "[]");
+    let worker = offender(&mut node);
+    let agent = node.start();
+    let up = |page: &Page| page.value("gpuwarden_source_up", &[("source", "files")]);
+    let delay = |page: &Page| page.value("gpuwarden_enforcement_paused", &[("reason", "start_delay")]);
+    worker.terminal().said(SENTENCE);
+    fs::remove_file(node.path("rights/now.yaml")).unwrap();
+    agent.shows("the source is down", |page| up(page) == Some(0.0));
+    let back = uptime();
+    node.write("rights/now.yaml", "[]");
+    let page = agent.shows("the source is up", |page| up(page) == Some(1.0));
+    assert_eq!(delay(&page), Some(1.0));
+    eventually("the TERM", || (!worker.terms().is_empty()).then_some(()));
+    // The delay after the start would have been over before.
+    assert!(worker.terms()[0] - back >= 2.0 - SLACK, "back {back}, {:?}", worker.terms());
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_warning_says_what_was_seen_what_follows_and_what_can_be_done() {
 
             Use only the GPUs that are assigned to you. [rule unassigned-gpu]
               GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
-              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
               Next: if this goes on for 10m, TERM is sent to pid 4242.
               Now: you can end this yourself: kill 4242
 
@@ -93,14 +93,14 @@ fn several_cards_are_one_message() {
 
             Use only the GPUs that are assigned to you. [rule unassigned-gpu]
               GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
-              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
               Next: if this goes on for 10m, TERM is sent to pid 4242.
               Now: you can end this yourself: kill 4242
 
             Use only the GPUs that are assigned to you. [rule unassigned-gpu]
               GPU 3 (NVIDIA A100-SXM4-80GB): pid 4242, 2GiB: python train.py --token=***
               GPU 3 (NVIDIA A100-SXM4-80GB): pid 4243, 1GiB: python train.py --token=***
-              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
               Next: if this goes on for 10m, TERM is sent to pids 4242, 4243.
               Now: you can end this yourself: kill 4242 4243
 
@@ -116,15 +116,15 @@ fn a_rule_that_only_warns_does_not_threaten() {
         &Recipient::Person(bob.clone()),
         &[verdict(Mode::Warn, to(&[bob]))],
         expect![[r#"
-        gpuwarden on gpu01, to bob:
+            gpuwarden on gpu01, to bob:
 
-        Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
-          Now: you can end this yourself: kill 4242
+            Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python train.py --token=***
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Now: you can end this yourself: kill 4242
 
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            Questions: ask the admins (root) of gpu01.
+        "#]],
     );
 }
 
@@ -140,7 +140,7 @@ fn others_see_the_command_and_not_its_line() {
 
             A GPU that you have a right to is used by user1001 against a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
               GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
-              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
               Next: if this goes on for 10m, TERM is sent to pid 4242.
 
             Questions: ask the admins (root) of gpu01.
@@ -154,7 +154,7 @@ fn others_see_the_command_and_not_its_line() {
 
             user1001 breaks a rule: Use only the GPUs that are assigned to you. [rule unassigned-gpu]
               GPU 2 (NVIDIA A100-SXM4-80GB): pid 4242, 6GiB: python
-              Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
               Next: if this goes on for 10m, TERM is sent to pid 4242.
         "#]],
     );
@@ -184,14 +184,14 @@ fn a_card_without_processes_is_named() {
         &Recipient::Person(bob.clone()),
         &[verdict(Mode::Warn, to(&[bob])).at(vec![])],
         expect![[r#"
-        gpuwarden on gpu01, to bob:
+            gpuwarden on gpu01, to bob:
 
-        Use only the GPUs that are assigned to you. [rule unassigned-gpu]
-          GPU 2 (NVIDIA A100-SXM4-80GB)
-          Seen: assigned: false, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
+            Use only the GPUs that are assigned to you. [rule unassigned-gpu]
+              GPU 2 (NVIDIA A100-SXM4-80GB)
+              Seen: the GPU is not assigned to its user, memory 6GiB (rule: > 300MiB), since 2026-11-30 09:00:00 UTC.
 
-        Questions: ask the admins (root) of gpu01.
-    "#]],
+            Questions: ask the admins (root) of gpu01.
+        "#]],
     );
 }
 
