@@ -138,6 +138,131 @@ fn every_fact_of_the_guide_can_be_asked_of_whom_it_says() {
     expect_success(&gpuwarden("test", &files[files.len() - 1..]));
 }
 
+// The configuration
+
+/// What `check` says of a configuration beside the shipped rules, which lie in `rules`.
+fn complaints(text: &str) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("rules")).unwrap();
+    for rule in files_in("rules") {
+        fs::copy(&rule, folder.path().join("rules").join(rule.file_name().unwrap())).unwrap();
+    }
+    let file = folder.path().join("gpuwarden.yaml");
+    fs::write(&file, text).unwrap();
+    let output = gpuwarden("check", &[file]);
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// Names of people and cards that the machine of the test need not know are told only of what is right otherwise.
+fn is_a_strange_name(complaint: &str) -> bool {
+    ["user", "group", "GPU"].iter().any(|kind| complaint.contains(&format!(": unknown {kind} `")))
+}
+
+fn expect_strange_names_only(text: &str) {
+    let others: Vec<String> = complaints(text).into_iter().filter(|complaint| !is_a_strange_name(complaint)).collect();
+    assert!(others.is_empty(), "{others:#?}\n{text}");
+}
+
+#[test]
+fn the_configurations_and_rights_that_people_are_shown_are_in_order() {
+    for page in ["README.md", "docs/config.md"] {
+        let text = read(page);
+        let blocks = yaml_blocks(&text);
+        assert!(!blocks.is_empty());
+        blocks.into_iter().for_each(expect_strange_names_only);
+    }
+    let trial = root().join("docs/examples/gpuwarden.yaml");
+    let said = String::from_utf8(gpuwarden("check", &[trial]).stdout).unwrap();
+    assert!(said.lines().all(is_a_strange_name), "{said}");
+    serde_yaml::from_str::<nvml_sim::Scenario>(&read("docs/examples/scenario.yaml")).unwrap();
+}
+
+/// The first cells of the rows of the table under a heading.
+fn keys_under(page: &str, heading: &str) -> BTreeSet<String> {
+    let section = page.split(&format!("\n{heading}\n")).nth(1).unwrap_or_else(|| panic!("{heading}"));
+    let table = section.split("\n\n").map(str::trim_start).find(|part| part.starts_with("| key ")).unwrap();
+    table.lines().skip(2).map(|row| row.split('`').nth(1).unwrap().to_owned()).collect()
+}
+
+/// The keys that the parser knows where this text has one that nobody knows.
+fn keys_beside(text: &str) -> BTreeSet<String> {
+    let said = complaints(text);
+    let [said] = &said[..] else { panic!("{said:?}") };
+    let known = said.split(", expected ").nth(1).unwrap().trim_start_matches("one of ");
+    known.split(", ").map(|key| key.trim_matches('`').to_owned()).collect()
+}
+
+#[test]
+fn every_key_of_the_configuration_is_explained_and_no_other() {
+    let page = read("docs/config.md");
+    for (heading, text) in [
+        ("## Keys", "x-y: 1"),
+        ("## assignments", "assignments: {x-y: 1}"),
+        ("### A right", "assignments: {fixed: [{x-y: 1}]}"),
+        ("## exempt", "exempt: [{x-y: 1}]"),
+        ("## limits", "limits: {x-y: 1}"),
+        ("## metrics", "metrics: {x-y: 1}"),
+    ] {
+        assert_eq!(keys_under(&page, heading), keys_beside(text), "{heading}");
+    }
+}
+
+// Metrics
+
+/// Family and label, and the values that the guide knows. A cell that is left empty is as the one above.
+fn documented_labels() -> Vec<(String, String, BTreeSet<String>)> {
+    let page = read("docs/labels.md");
+    let mut labels: Vec<(String, String, BTreeSet<String>)> = Vec::new();
+    for row in page.lines().filter(|line| line.starts_with("| `gpuwarden_") || line.starts_with("| | ")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let values = cells[3].split(", ").map(|value| value.trim_matches('`').to_owned());
+        if cells[1].is_empty() {
+            labels.last_mut().unwrap().2.extend(values);
+        } else {
+            let [family, label] = [cells[1], cells[2]].map(|cell| cell.trim_matches('`').to_owned());
+            labels.push((family, label, values.collect()));
+        }
+    }
+    labels
+}
+
+/// The values that a label of a family has on a page.
+fn values_of(page: &str, family: &str, label: &str) -> BTreeSet<String> {
+    let samples = page.lines().filter(|line| line.starts_with(&format!("{family}{{")));
+    samples.filter_map(|line| line.split(&format!("{label}=\"")).nth(1)?.split('"').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_values_of_labels_are_those_of_the_page() {
+    let page = read("tests/golden/page.prom");
+    let documented = documented_labels();
+    assert!(documented.len() > 16);
+    for (family, label, values) in documented {
+        let shown = values_of(&page, &family, &label);
+        assert!(!shown.is_empty() && shown.is_subset(&values), "{family} {label}: {shown:?} of {values:?}");
+        // These have a series for each value, whatever is seen.
+        if ["reason", "fuse", "state", "outcome"].contains(&label.as_str()) {
+            assert_eq!(shown, values, "{family} {label}");
+        }
+    }
+}
+
+/// Whether Prometheus takes a file of rules.
+fn expect_prometheus_takes(file: &Path) {
+    let output = Command::new("promtool").args(["check", "rules"]).arg(file).output().expect("promtool is installed");
+    expect_success(&output);
+}
+
+#[test]
+fn the_alerts_are_promql_about_metrics_that_the_agent_exports() {
+    expect_prometheus_takes(&root().join("docs/examples/alerts.yaml"));
+    let exported = read("docs/metrics.md");
+    let alerts = read("docs/examples/alerts.yaml");
+    let asked: BTreeSet<String> = alerts.lines().filter(|line| line.contains("expr:")).flat_map(metrics).collect();
+    let unknown: Vec<&String> = asked.iter().filter(|name| !exported.contains(&format!("`{name}`"))).collect();
+    assert!(asked.len() > 4 && unknown.is_empty(), "{unknown:?}");
+}
+
 // The dashboard
 
 /// Every PromQL expression of a dashboard with the title of its panel, as Grafana would send it for this instance.
@@ -203,10 +328,8 @@ fn every_expression_of_a_dashboard_is_promql() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("panels.yaml");
         fs::write(&path, format!("groups:\n- name: panels\n  rules:\n{rules}")).unwrap();
-        let output =
-            Command::new("promtool").args(["check", "rules"]).arg(&path).output().expect("promtool is installed");
         println!("{}", file.display());
-        expect_success(&output);
+        expect_prometheus_takes(&path);
     }
 }
 
