@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessId, Reading};
+use super::{ProcessId, Reading, Truth};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Malformed, Percent, Scalar, Watts, read_as_scalar};
 
 /// The identity of a card (`nvmlDeviceGetUUID`). Index, minor number and CUDA ordinal are names of it, never this.
@@ -207,13 +207,15 @@ impl Scalar for GpuSelector {
 read_as_scalar!(GpuSelector);
 
 impl GpuSelector {
-    /// Whether this names the card with that index and identity.
-    pub fn matches(&self, gpu: &Gpu) -> bool {
+    /// Whether this names the card with that index and identity; unknown where the driver did not tell what it is.
+    pub fn matches(&self, gpu: &Gpu) -> Truth {
         match self {
-            Self::Indexes(first, last) => (*first..=*last).contains(&gpu.index),
-            Self::Uuid(prefix) => gpu.uuid.0.starts_with(prefix.as_str()),
-            Self::PciBusId(id) => gpu.identity.pci_bus_id.as_deref().and_then(pci_bus_id).as_ref() == Some(id),
-            Self::Model(pattern) => gpu.identity.model.as_deref().is_some_and(|model| wildcard(pattern, model)),
+            Self::Indexes(first, last) => Truth::from((*first..=*last).contains(&gpu.index)),
+            Self::Uuid(prefix) => Truth::from(gpu.uuid.0.starts_with(prefix.as_str())),
+            Self::PciBusId(id) => {
+                Truth::from(gpu.identity.pci_bus_id.as_deref().and_then(pci_bus_id).map(|place| place == *id))
+            }
+            Self::Model(pattern) => Truth::from(gpu.identity.model.as_deref().map(|model| wildcard(pattern, model))),
         }
     }
 }
@@ -264,6 +266,29 @@ mod tests {
         for wrong in ["", "7-4", "-1", "GPU-", "GPU-xyz", "all", "model:", "1.5", "+1"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_the_driver_did_not_tell_names_no_card_and_excludes_none() {
+        let gpu = |identity| Gpu {
+            uuid: GpuUuid("GPU-aa11".into()),
+            index: 0,
+            identity,
+            readings: Ok(Readings::default()),
+            holds: Ok(Vec::new()),
+        };
+        let silent = gpu(Identity::default());
+        for (selector, expected) in [
+            ("model:*A100*", Truth::Unknown),
+            ("model:*", Truth::Unknown),
+            ("ca:00.0", Truth::Unknown),
+            ("GPU-aa", Truth::True),
+            ("1", Truth::False),
+        ] {
+            assert_eq!(selector.parse::<GpuSelector>().unwrap().matches(&silent), expected, "{selector}");
+        }
+        let other = gpu(Identity { model: Some("NVIDIA H100".into()), ..Identity::default() });
+        assert_eq!("model:*A100*".parse::<GpuSelector>().unwrap().matches(&other), Truth::False);
     }
 
     #[test]
