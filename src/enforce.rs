@@ -209,8 +209,10 @@ impl Enforcer {
 
     /// An admin makes the fuses whole again.
     pub fn reset_fuses(&mut self, now: &Snapshot) -> Result<(), state::Error> {
-        self.fuses = Fuses::default();
-        fuses::save(&self.fuses_file, &self.fuses)?;
+        let whole = Fuses::default();
+        // Whole in memory and blown on disk would be a refusal that takes effect.
+        fuses::save(&self.fuses_file, &whole)?;
+        self.fuses = whole;
         self.pauses.remove(&Pause::Fuse);
         self.note(now, "the fuses were reset");
         Ok(())
