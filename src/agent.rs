@@ -56,9 +56,17 @@ pub enum Error {
 /// What reaches the loop between two turns.
 enum Request {
     /// Read the configuration again; whoever asked over HTTP waits for the answer.
-    Reload(Option<oneshot::Sender<Result<(), String>>>),
+    Reload(Option<ReloadAnswer>),
     Reset(Asked),
     Stop,
+}
+
+type ReloadAnswer = oneshot::Sender<Result<(), String>>;
+
+/// What follows when requests have been served.
+enum Next {
+    GoOn,
+    End,
 }
 
 /// Runs the agent until it is told to end.
@@ -233,13 +241,33 @@ impl Agent {
             say(&[NotifyState::Watchdog]);
             let left = due.saturating_duration_since(Instant::now());
             match requests.recv_timeout(left.min(SIGN_OF_LIFE)) {
-                Ok(Request::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
-                Ok(Request::Reload(answer)) => self.answer_reload(answer),
-                Ok(Request::Reset(asked)) => self.reset(asked),
+                // All that is there by now, and then the turn if it is due: however many ask, it comes.
+                Ok(first) => match self.serve([first].into_iter().chain(requests.try_iter()).collect()) {
+                    Next::End => return false,
+                    Next::GoOn if Instant::now() >= due => return true,
+                    Next::GoOn => {}
+                },
+                Err(RecvTimeoutError::Disconnected) => return false,
                 Err(RecvTimeoutError::Timeout) if left <= SIGN_OF_LIFE => return true,
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    /// Does what was asked. One reading of the configuration is the answer to all who have asked for it.
+    fn serve(&mut self, requests: Vec<Request>) -> Next {
+        let mut reloads = Vec::new();
+        for request in requests {
+            match request {
+                Request::Stop => return Next::End,
+                Request::Reload(answer) => reloads.push(answer),
+                Request::Reset(asked) => self.reset(asked),
+            }
+        }
+        if !reloads.is_empty() {
+            self.answer_reload(reloads.into_iter().flatten().collect());
+        }
+        Next::GoOn
     }
 
     fn save(&mut self, state: &State) {
@@ -285,7 +313,7 @@ impl Agent {
         self.last = Some(cycle);
     }
 
-    fn answer_reload(&mut self, answer: Option<oneshot::Sender<Result<(), String>>>) {
+    fn answer_reload(&mut self, answers: Vec<ReloadAnswer>) {
         if let Ok(now) = NotifyState::monotonic_usec_now() {
             say(&[NotifyState::Reloading, now]);
         }
@@ -296,9 +324,9 @@ impl Agent {
             Ok(()) => tracing::info!(hash = self.setup.hash, "the configuration was reloaded"),
             Err(why) => tracing::error!("the configuration was not reloaded, the old one stays in force: {why}"),
         }
-        if let Some(answer) = answer {
+        for answer in answers {
             // Whoever asked may have gone away.
-            let _ = answer.send(reloaded);
+            let _ = answer.send(reloaded.clone());
         }
     }
 

@@ -1,4 +1,5 @@
-//! Intent before, outcome after: `audit.jsonl`, one JSON object a line, each on disk before the agent goes on.
+//! Intent before, outcome after: `audit.jsonl`, one JSON object a line. The intent to act is on disk before the act, all
+//! else by the end of the cycle: thousands of records, each with a disk to wait for, would make a cycle of minutes.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,6 +18,8 @@ pub struct Audit {
     path: PathBuf,
     host: String,
     file: Option<File>,
+    /// Something was written that is not yet known to be on disk.
+    unsynced: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -124,10 +127,10 @@ impl<'a> From<&'a Target> for Hit<'a> {
 impl Audit {
     /// A log that is opened when the first record is written.
     pub fn new(state_dir: &Path, host: &str) -> Self {
-        Self { path: state_dir.join("audit.jsonl"), host: host.to_owned(), file: None }
+        Self { path: state_dir.join("audit.jsonl"), host: host.to_owned(), file: None, unsynced: false }
     }
 
-    /// To be written before the verdict is carried out: on this target, or as a whole.
+    /// To be written before the verdict is carried out: on this target, or as a whole. `sync` before that is done.
     pub fn intent(&mut self, now: &Snapshot, verdict: &Verdict, target: Option<&Target>) -> Result<(), Error> {
         let record = self.record(now, Kind::Intent);
         let line = Record { about: Some(about(verdict)), targets: hits(verdict, target), ..record }.line();
@@ -188,14 +191,28 @@ impl Audit {
         }
     }
 
+    /// Returns when all that was written is on disk.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        if !self.unsynced {
+            return Ok(());
+        }
+        self.with_file(|file| file.sync_data())?;
+        self.unsynced = false;
+        Ok(())
+    }
+
     fn append(&mut self, line: &[u8]) -> Result<(), Error> {
-        let path = self.path.clone();
-        let file = self.file()?;
-        let written = file.write_all(line).and_then(|()| file.sync_data());
-        written.map_err(|source| {
+        self.with_file(|file| file.write_all(line))?;
+        self.unsynced = true;
+        Ok(())
+    }
+
+    fn with_file(&mut self, act: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), Error> {
+        let done = act(self.file()?);
+        done.map_err(|source| {
             // What is on disk now is not known: opened again, a half-written line is ended first.
             self.file = None;
-            Error::Write { path, source }
+            Error::Write { path: self.path.clone(), source }
         })
     }
 

@@ -167,6 +167,7 @@ impl Enforcer {
         let (admitted, waiting) = self.admit(ready, now);
         outcomes.extend(waiting.into_iter().map(|(act, guard)| self.settle(now, act, Fate::Refused(guard).into())));
         outcomes.extend(self.act(&admitted, now, witness));
+        self.sync();
         self.forget(now);
         outcomes
     }
@@ -209,8 +210,10 @@ impl Enforcer {
 
     /// An admin makes the fuses whole again.
     pub fn reset_fuses(&mut self, now: &Snapshot) -> Result<(), state::Error> {
-        self.fuses = Fuses::default();
-        fuses::save(&self.fuses_file, &self.fuses)?;
+        let whole = Fuses::default();
+        // Whole in memory and blown on disk would be a refusal that takes effect.
+        fuses::save(&self.fuses_file, &whole)?;
+        self.fuses = whole;
         self.pauses.remove(&Pause::Fuse);
         self.note(now, "the fuses were reset");
         Ok(())
@@ -233,8 +236,16 @@ impl Enforcer {
 
     /// A sentence for the audit log.
     pub fn note(&mut self, now: &Snapshot, sentence: &str) {
-        let written = self.audit.note(now, sentence);
+        let written = self.audit.note(now, sentence).and_then(|()| self.audit.sync());
         self.heed(written);
+    }
+
+    /// What was recorded is on disk; where it is not, nobody is signalled.
+    fn sync(&mut self) {
+        let synced = self.audit.sync();
+        if synced.is_err() || !self.unaudited {
+            self.heed(synced);
+        }
     }
 
     /// What holds for the whole cycle: pauses, and who did not go when he was killed.
@@ -292,6 +303,7 @@ impl Enforcer {
                 self.heed(written);
             }
         }
+        self.sync();
         let came = self.channels.tell(&carried);
         let came = came.into_iter().map(|told| Came { result: told.fate, remarks: told.why });
         let rehearsed = rehearsed.into_iter().map(|verdict| (verdict, Fate::Rehearsed.into()));
@@ -413,7 +425,7 @@ impl Enforcer {
 
     /// Writes down what is intended and pins the process.
     fn take_hold(&mut self, act: Act, now: &Snapshot) -> Result<Pidfd, Fate> {
-        let written = self.audit.intent(now, act.verdict, Some(act.target));
+        let written = self.audit.intent(now, act.verdict, Some(act.target)).and_then(|()| self.audit.sync());
         if !self.heed(written) {
             self.pauses.insert(Pause::Audit);
             return Err(Fate::Refused(Guard::Paused));

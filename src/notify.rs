@@ -8,6 +8,7 @@ pub mod message;
 pub mod terminal;
 
 pub use message::Voice;
+use terminal::Places;
 pub use terminal::Terminal;
 
 /// The channels by name, and what became of what they were given.
@@ -81,6 +82,7 @@ impl Channels {
     pub fn tell(&mut self, round: &[&Verdict]) -> Vec<Told> {
         let before = std::mem::take(&mut self.reached);
         let has_it = |place: &usize, to: &Recipient| before.contains(&copy(round[*place], to));
+        let mut whereabouts = None;
         let mut came: Vec<Came> = round.iter().map(|verdict| Came::of(verdict)).collect();
         for ((to, channel), places) in letters(round) {
             let (known, new): (Vec<usize>, Vec<usize>) = places.into_iter().partition(|place| has_it(place, &to));
@@ -91,7 +93,9 @@ impl Channels {
                 continue;
             }
             let about: Vec<&Verdict> = new.iter().map(|&place| round[place]).collect();
-            let delivery = self.deliver(&channel, &to, &message::compose(&self.voice, &to, &about));
+            let terminals = whereabouts.get_or_insert_with(|| self.terminal.places());
+            let text = message::compose(&self.voice, &to, &about);
+            let delivery = self.deliver(&channel, terminals, &to, &text);
             for place in new {
                 came[place].add(&to, delivery.clone());
             }
@@ -105,7 +109,8 @@ impl Channels {
     /// Tells the admins of the agent itself.
     pub fn alert(&mut self, sentence: &str) -> Delivery {
         let text = message::notice(&self.voice, sentence);
-        self.deliver(&ChannelName(TERMINAL.into()), &Recipient::Admins, &text)
+        let places = self.terminal.places();
+        self.deliver(&ChannelName(TERMINAL.into()), &places, &Recipient::Admins, &text)
     }
 
     /// How many messages came to which end, by channel.
@@ -113,9 +118,9 @@ impl Channels {
         &self.tally
     }
 
-    fn deliver(&mut self, channel: &ChannelName, to: &Recipient, text: &str) -> Delivery {
+    fn deliver(&mut self, channel: &ChannelName, places: &Places, to: &Recipient, text: &str) -> Delivery {
         let delivery = match channel.0.as_str() {
-            TERMINAL => self.terminal.deliver(to, text),
+            TERMINAL => self.terminal.deliver(places, to, text),
             _ => Delivery::Failed(format!("there is no channel `{channel}`")),
         };
         *self.tally.entry((channel.clone(), delivery.as_str())).or_default() += 1;

@@ -344,8 +344,8 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     Step { state, verdicts, judgements, ended }
 }
 
-/// Writes down what came of the verdicts. `after` is a moment by which they had all been carried out: a warning counts
-/// from then, so that nobody has less time than he was promised.
+/// Writes down what came of the verdicts. `after` is a moment by which they had all been carried out: warning and
+/// signal count from then, so that nobody has less time than he was promised.
 pub fn settle(mut next: State, outcomes: &[Outcome], after: Moment) -> State {
     for episode in next.episodes.values_mut() {
         episode.tried.clear();

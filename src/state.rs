@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::State;
@@ -24,6 +25,8 @@ pub struct StateDir {
 pub enum Error {
     #[error("cannot create the state directory {}", path.display())]
     Create { path: PathBuf, source: io::Error },
+    #[error("the state directory {} is open to others, expected one of the agent's own", path.display())]
+    Open { path: PathBuf },
     #[error("cannot lock {}", path.display())]
     Lock { path: PathBuf, source: io::Error },
     #[error("another gpuwarden uses the state directory {}", path.display())]
@@ -37,6 +40,11 @@ impl StateDir {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| Error::Create { path: path.to_owned(), source })?;
+        let dir = fs::metadata(path).map_err(|source| Error::Create { path: path.to_owned(), source })?;
+        // Who can write here can say that somebody was warned long ago, and lead what root writes into any file.
+        if ![0, geteuid().as_raw()].contains(&dir.uid()) || dir.mode() & 0o002 != 0 {
+            return Err(Error::Open { path: path.to_owned() });
+        }
         let lock = path.join("lock");
         let failed = |source| Error::Lock { path: lock.clone(), source };
         let file = File::options().create(true).append(true).mode(0o600).open(&lock).map_err(failed)?;
@@ -235,6 +243,22 @@ mod tests {
         fs::rename(temp.path().join("away"), dir.path()).unwrap();
         store.save(&some_state()).unwrap();
         assert_eq!(Store::load(&dir, "b").1, some_state());
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_not_used() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("state");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o1777)).unwrap();
+        assert!(matches!(StateDir::open(&path), Err(Error::Open { .. })));
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(4242), None).unwrap();
+            assert!(matches!(StateDir::open(&path), Err(Error::Open { .. })));
+            std::os::unix::fs::chown(&path, Some(0), None).unwrap();
+        }
+        assert!(StateDir::open(&path).is_ok());
     }
 
     #[test]

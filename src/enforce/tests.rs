@@ -461,6 +461,20 @@ fn a_fuse_that_blew_holds_over_a_restart_until_it_is_reset() {
 }
 
 #[test]
+fn a_reset_that_cannot_be_written_leaves_the_fuses_blown() {
+    let mut bench = Bench::new();
+    let blown = Fuses::blown_at(bench.now.at.wall);
+    bench.enforcer.fuses = blown.clone();
+    let away = bench.dir.path().with_extension("away");
+    std::fs::rename(bench.dir.path(), &away).unwrap();
+    assert!(bench.enforcer.reset_fuses(&bench.now).is_err());
+    assert_eq!(bench.enforcer.fuses(), &blown);
+    std::fs::rename(&away, bench.dir.path()).unwrap();
+    bench.enforcer.reset_fuses(&bench.now).unwrap();
+    assert!(!bench.enforcer.fuses().is_blown(Fuse::ActsPerHour));
+}
+
+#[test]
 fn fuses_that_cannot_be_read_are_blown() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("fuses.json");

@@ -1,6 +1,6 @@
 //! Writes to the terminals on which a user works, as write(1) does, but never waits for one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,6 +22,9 @@ const PSEUDO_TERMINALS: std::ops::RangeInclusive<u32> = 136..=143;
 
 /// More terminals of one person than this are not sought out.
 const MOST: usize = 32;
+
+/// The device numbers of the terminals that control processes, by whose those are; or why nobody knows.
+pub type Places = Result<BTreeMap<Uid, BTreeSet<u32>>, String>;
 
 #[derive(Debug, Clone)]
 pub struct Terminal {
@@ -51,18 +54,23 @@ impl Terminal {
         Self { procfs, dev: dev.into() }
     }
 
+    /// Where everybody works now. One look serves a round: it reads of every process on the host.
+    pub fn places(&self) -> Places {
+        self.look_around().map_err(|error| format!("cannot list processes: {error}"))
+    }
+
     /// Delivered when one terminal took the whole of it. The admins are reached where root works.
-    pub fn deliver(&self, to: &Recipient, text: &str) -> Delivery {
+    pub fn deliver(&self, places: &Places, to: &Recipient, text: &str) -> Delivery {
         let uid = match to {
             Recipient::Person(person) => person.uid,
             Recipient::Admins => Uid(0),
         };
-        let terminals = match self.of(uid) {
-            Ok(terminals) => terminals,
-            Err(error) => return Delivery::Failed(format!("cannot list processes: {error}")),
+        let terminals = match places {
+            Ok(places) => places.get(&uid).into_iter().flatten(),
+            Err(why) => return Delivery::Failed(why.clone()),
         };
         let text = for_terminal(text);
-        let results: Vec<_> = terminals.into_iter().map(|device| self.write(device, uid, &text)).collect();
+        let results: Vec<_> = terminals.map(|device| self.write(*device, uid, &text)).collect();
         if results.iter().any(Result::is_ok) {
             return Delivery::Delivered;
         }
@@ -73,21 +81,19 @@ impl Terminal {
         }
     }
 
-    /// The device numbers of the terminals that control processes of this user.
-    fn of(&self, uid: Uid) -> io::Result<BTreeSet<u32>> {
-        let mut found = BTreeSet::new();
+    fn look_around(&self) -> io::Result<BTreeMap<Uid, BTreeSet<u32>>> {
+        let mut found: BTreeMap<Uid, BTreeSet<u32>> = BTreeMap::new();
         for entry in fs::read_dir(self.procfs.root())? {
             let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             // One that is gone or hidden is none of his that could be named.
             let Ok(Some(stat)) = self.procfs.stat(pid) else { continue };
-            if stat.terminal == 0 || found.contains(&stat.terminal) {
+            if stat.terminal == 0 {
                 continue;
             }
-            if matches!(self.procfs.status(pid), Ok(Some(status)) if status.uid == uid) {
-                found.insert(stat.terminal);
-            }
-            if found.len() == MOST {
-                break;
+            let Ok(Some(status)) = self.procfs.status(pid) else { continue };
+            let his = found.entry(status.uid).or_default();
+            if his.len() < MOST {
+                his.insert(stat.terminal);
             }
         }
         Ok(found)

@@ -187,9 +187,10 @@ pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
             (kind.map_or_else(unknown, |kind| kind.as_str().to_owned()), asked, Truth::from(truth))
         }
         Condition::Gpu(selectors) => {
-            let truth = view.card().map(|gpu| selectors.0.iter().any(|selector| selector.matches(gpu)));
+            let fits = |gpu: &Gpu| Truth::any(selectors.0.iter().map(|selector| selector.matches(gpu)));
+            let truth = view.card().map_or(Truth::Unknown, fits);
             let asked = selectors.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            (view.card().map_or_else(unknown, |gpu| gpu.index.to_string()), asked, Truth::from(truth))
+            (view.card().map_or_else(unknown, |gpu| gpu.index.to_string()), asked, truth)
         }
         Condition::Time(windows) => {
             let truth = windows.0.iter().any(|window| window.contains(now.at.wall));

@@ -158,7 +158,7 @@ impl Bench<'_> {
         // The first counts from when the condition became true, which is when the clock began.
         let since =
             rung.checked_sub(1).and_then(|before| episode.climbed.get(before)).map_or(Duration::ZERO, |clock| *clock);
-        (episode.clock - since).checked_sub(what.after)
+        episode.clock.saturating_sub(since).checked_sub(what.after)
     }
 
     fn message(&self, episode: &Episode, rung: usize, what: &Rung) -> Verdict {
@@ -221,12 +221,15 @@ impl Bench<'_> {
         (from..self.rungs().len()).find(|rung| self.rungs()[*rung].action.is_act())
     }
 
-    /// How long the act has been due for this target: by the ladder's clock, and by the target's own last act.
+    /// How long the act has been due for this target: by the ladder's clock, and by the target's own last act. That was
+    /// done some time after its cycle began, and the distance is one between deeds.
     fn target_overdue(&self, episode: &Episode, rung: usize, progress: Option<&Progress>) -> Option<Duration> {
         match progress {
             Some(progress) => {
                 let distance: Duration = self.rungs()[progress.rung + 1..=rung].iter().map(|rung| rung.after).sum();
-                (episode.clock - progress.clock).checked_sub(distance)
+                let clock = episode.clock.saturating_sub(progress.clock);
+                let ago = self.now.boot.saturating_sub(progress.at);
+                clock.min(ago).checked_sub(distance)
             }
             // A latecomer under a ladder that has passed this rung is due at once.
             None if rung < episode.climbed.len() => Some(Duration::ZERO),

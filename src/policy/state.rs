@@ -72,6 +72,8 @@ pub struct Progress {
     pub rung: usize,
     /// The ladder's clock at that act.
     pub clock: Duration,
+    /// Boot time by which it had been done: later than the cycle began, where the driver or the disk was slow.
+    pub at: Duration,
     /// Whether it was done, and not only rehearsed.
     pub sent: bool,
     /// Nobody knows whether that act was done, so no further one follows.
@@ -156,13 +158,13 @@ impl State {
 
 impl Episode {
     /// What came of one verdict of this episode.
-    pub(super) fn settle(&mut self, outcome: &Outcome, delivered_by: Duration) {
+    pub(super) fn settle(&mut self, outcome: &Outcome, done_by: Duration) {
         let done = matches!(outcome.result, Fate::Done | Fate::Rehearsed);
         if let Deed::Warn { to, channels } = &outcome.deed {
             self.unreachable = outcome.result == Fate::Refused(Guard::Unreachable);
             if done {
                 self.warned.extend(to.iter().map(|person| {
-                    (person.uid, Warned { name: person.name.clone(), at: delivered_by, channels: channels.clone() })
+                    (person.uid, Warned { name: person.name.clone(), at: done_by, channels: channels.clone() })
                 }));
             }
         }
@@ -171,7 +173,8 @@ impl Episode {
         }
         if let Some(target) = outcome.target {
             let sent = outcome.result == Fate::Done;
-            self.targets.insert(target, Progress { rung: outcome.rung, clock: self.clock, sent, lost: false });
+            self.targets
+                .insert(target, Progress { rung: outcome.rung, clock: self.clock, at: done_by, sent, lost: false });
         }
         if outcome.rung == self.climbed.len() {
             self.climbed.push(self.clock);
@@ -180,7 +183,7 @@ impl Episode {
 
     /// A signal to this target may or may not have gone out.
     pub(super) fn lose(&mut self, target: ProcessId, rung: usize) {
-        self.targets.insert(target, Progress { rung, clock: self.clock, sent: false, lost: true });
+        self.targets.insert(target, Progress { rung, clock: self.clock, at: self.last.at, sent: false, lost: true });
     }
 }
 

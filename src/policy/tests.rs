@@ -18,7 +18,8 @@ use crate::units::{Percent, Span};
 /// What is on the node. A line of a timeline changes it from its time on:
 ///
 /// `5m pid=7 user=1001 gpu=0 mem=10GiB util=0%` (`?` = unknown), `6m gone 7`, `0m assign 1001 gpu=0`, `9m silent`,
-/// `9m driver silent`, `3m undelivered`, `4m restart`, `4m crash`, `0m mode warn`.
+/// `9m driver silent`, `3m undelivered`, `4m restart`, `4m crash`, `0m mode warn`,
+/// `5m slow 50s` (what is decided is done so long after the cycle began).
 #[derive(Clone)]
 struct Node {
     processes: BTreeMap<(i32, u32), BTreeMap<String, String>>,
@@ -28,6 +29,8 @@ struct Node {
     undelivered: bool,
     refused: BTreeSet<i32>,
     mode: Mode,
+    /// How long it takes to carry verdicts out.
+    slow: Duration,
 }
 
 const BOOT: Duration = Duration::from_secs(86_400);
@@ -42,6 +45,7 @@ impl Node {
             undelivered: false,
             refused: BTreeSet::new(),
             mode: Mode::Enforce,
+            slow: Duration::ZERO,
         }
     }
 
@@ -60,6 +64,7 @@ impl Node {
             "delivered" => self.undelivered = false,
             "refuse" => drop(self.refused.insert(words[1].parse().unwrap())),
             "allow" => self.refused.clear(),
+            "slow" => self.slow = words[1].parse::<Span>().unwrap().0,
             "mode" => self.mode = serde_json::from_value(words[1].into()).unwrap(),
             _ => self.processes.entry((number("pid") as i32, number("gpu"))).or_default().extend(pairs),
         }
@@ -224,7 +229,8 @@ fn check_with(text: &str, exempt: Vec<Exemption>, timeline: &str, expected: Expe
                     _ => vec![node.outcome(verdict, None)],
                 })
                 .collect();
-            state = settle(step.state, &outcomes, snapshot.at);
+            let after = Moment { boot: snapshot.at.boot + node.slow, ..snapshot.at };
+            state = settle(step.state, &outcomes, after);
         }
         at += rules.interval;
     }
@@ -281,6 +287,26 @@ fn a_ladder_counts_from_the_rung_before() {
             1m unassigned warn u1001
             11m unassigned TERM pid=7
             13m unassigned KILL pid=7
+        "#]],
+    );
+}
+
+#[test]
+fn a_kill_keeps_its_distance_from_a_term_that_went_out_late() {
+    check(
+        UNASSIGNED,
+        "
+        0m assign 1002 gpu=0
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        5m slow 50s
+        12m slow 0s
+        20m end
+        ",
+        // The TERM went out at 11m50s, and the two minutes after it are not over at 13m.
+        expect![[r#"
+            1m unassigned warn u1001
+            11m unassigned TERM pid=7
+            14m unassigned KILL pid=7
         "#]],
     );
 }

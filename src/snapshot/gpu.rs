@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ProcessId, Reading};
+use super::{ProcessId, Reading, Truth};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Malformed, Percent, Scalar, Watts, read_as_scalar};
 
 /// The identity of a card (`nvmlDeviceGetUUID`). Index, minor number and CUDA ordinal are names of it, never this.
@@ -207,13 +207,15 @@ impl Scalar for GpuSelector {
 read_as_scalar!(GpuSelector);
 
 impl GpuSelector {
-    /// Whether this names the card with that index and identity.
-    pub fn matches(&self, gpu: &Gpu) -> bool {
+    /// Whether this names the card with that index and identity; unknown where the driver did not tell what it is.
+    pub fn matches(&self, gpu: &Gpu) -> Truth {
         match self {
-            Self::Indexes(first, last) => (*first..=*last).contains(&gpu.index),
-            Self::Uuid(prefix) => gpu.uuid.0.starts_with(prefix.as_str()),
-            Self::PciBusId(id) => gpu.identity.pci_bus_id.as_deref().and_then(pci_bus_id).as_ref() == Some(id),
-            Self::Model(pattern) => gpu.identity.model.as_deref().is_some_and(|model| wildcard(pattern, model)),
+            Self::Indexes(first, last) => Truth::from((*first..=*last).contains(&gpu.index)),
+            Self::Uuid(prefix) => Truth::from(gpu.uuid.0.starts_with(prefix.as_str())),
+            Self::PciBusId(id) => {
+                Truth::from(gpu.identity.pci_bus_id.as_deref().and_then(pci_bus_id).map(|place| place == *id))
+            }
+            Self::Model(pattern) => Truth::from(gpu.identity.model.as_deref().map(|model| wildcard(pattern, model))),
         }
     }
 }
@@ -241,11 +243,20 @@ fn pci_bus_id(text: &str) -> Option<String> {
     }
 }
 
-/// Whether `text` is as `pattern` says, where `*` stands for any run of characters.
+/// Whether `text` is as `pattern` says, where `*` stands for any run of characters. Each piece between two stars is taken
+/// where it first comes, so that a text of somebody's choice takes no longer than another.
 pub fn wildcard(pattern: &str, text: &str) -> bool {
-    let Some((head, tail)) = pattern.split_once('*') else { return pattern == text };
-    let Some(rest) = text.strip_prefix(head) else { return false };
-    rest.char_indices().map(|(at, _)| at).chain([rest.len()]).any(|at| wildcard(tail, &rest[at..]))
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(head) else { return false };
+    let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(mut text) = text.strip_suffix(tail) else { return false };
+    middle.split('*').all(|piece| match text.find(piece) {
+        Some(at) => {
+            text = &text[at + piece.len()..];
+            true
+        }
+        None => false,
+    })
 }
 
 #[cfg(test)]
@@ -267,6 +278,29 @@ mod tests {
     }
 
     #[test]
+    fn what_the_driver_did_not_tell_names_no_card_and_excludes_none() {
+        let gpu = |identity| Gpu {
+            uuid: GpuUuid("GPU-aa11".into()),
+            index: 0,
+            identity,
+            readings: Ok(Readings::default()),
+            holds: Ok(Vec::new()),
+        };
+        let silent = gpu(Identity::default());
+        for (selector, expected) in [
+            ("model:*A100*", Truth::Unknown),
+            ("model:*", Truth::Unknown),
+            ("ca:00.0", Truth::Unknown),
+            ("GPU-aa", Truth::True),
+            ("1", Truth::False),
+        ] {
+            assert_eq!(selector.parse::<GpuSelector>().unwrap().matches(&silent), expected, "{selector}");
+        }
+        let other = gpu(Identity { model: Some("NVIDIA H100".into()), ..Identity::default() });
+        assert_eq!("model:*A100*".parse::<GpuSelector>().unwrap().matches(&other), Truth::False);
+    }
+
+    #[test]
     fn a_star_stands_for_any_run_of_characters() {
         for (pattern, text, fits) in [
             ("*", "", true),
@@ -276,8 +310,18 @@ mod tests {
             ("a", "ab", false),
             ("a*", "b", false),
             ("训*", "训练模型", true),
+            ("a*a", "a", false),
+            ("a*a", "aa", true),
+            ("ab*bc", "abc", false),
+            ("**a**", "ba", true),
+            ("*ab*ab", "abab", true),
+            ("*ab*ab", "aab", false),
+            ("a*b*c*d", "abcxcxd", true),
+            ("a*b*c*d", "acbd", false),
         ] {
             assert_eq!(wildcard(pattern, text), fits, "{pattern} {text}");
         }
+        // A path of the greatest length: one step for each of its characters, not one for each choice of five of them.
+        assert!(!wildcard("*/*/*/*/*/xmrig", &"/".repeat(4096)));
     }
 }

@@ -19,7 +19,7 @@ use pins::Pins;
 use super::directory::Directory;
 use crate::snapshot::{
     Answer, AssignmentSource, Assignments, Cards, Gpu, GpuSelector, Grantee, Health, Lookup, Moment, Reading, Right,
-    Source, Validity,
+    Source, Truth, Validity,
 };
 
 /// Which sources are enabled.
@@ -200,7 +200,7 @@ impl Names<'_> {
     fn select(&self, selector: &GpuSelector, cards: &mut Cards) {
         // While the driver is silent any card could be meant.
         let Some(gpus) = self.gpus else { return cards.unresolved.push(selector.to_string()) };
-        let fitting = || gpus.iter().filter(|gpu| selector.matches(gpu)).map(|gpu| gpu.uuid.clone());
+        let fitting = || gpus.iter().filter(|gpu| selector.matches(gpu).is_true()).map(|gpu| gpu.uuid.clone());
         match selector {
             GpuSelector::Indexes(first, last) => {
                 for index in *first..=(*last).min(first.saturating_add(LONGEST_RANGE)) {
@@ -219,7 +219,9 @@ impl Names<'_> {
                 }
             }
             GpuSelector::Model(_) => {
-                if fitting().next().is_none() {
+                // A card whose model is not known may be of this one.
+                let unknown = gpus.iter().any(|gpu| selector.matches(gpu) == Truth::Unknown);
+                if unknown || fitting().next().is_none() {
                     cards.unresolved.push(selector.to_string());
                 }
                 cards.known.extend(fitting());

@@ -43,7 +43,7 @@ impl Known {
     /// Known where the selector names at least one card, and a range only cards that are there.
     pub fn gpu(&self, selector: &GpuSelector) -> Lookup<()> {
         let Ok(cards) = &self.cards else { return Lookup::Pending };
-        let fits = cards.iter().filter(|gpu| selector.matches(gpu)).count();
+        let fits = cards.iter().filter(|gpu| selector.matches(gpu).is_true()).count();
         let there = match selector {
             GpuSelector::Indexes(first, last) => fits as u64 == u64::from(last - first) + 1,
             GpuSelector::Uuid(_) | GpuSelector::PciBusId(_) => fits == 1,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -70,8 +70,16 @@ impl Procfs {
 
     /// Its arguments with secrets masked; `None` also for one that has none, such as a kernel thread or a zombie.
     pub fn command_line(&self, pid: i32) -> io::Result<Option<String>> {
-        let text = self.parsed(pid, "cmdline", |text| Some(command::masked(text)))?;
-        Ok(text.filter(|line| !line.is_empty()))
+        // One byte more tells that it goes on.
+        let start = fs::File::open(self.path(pid, "cmdline")).and_then(|file| {
+            let mut text = Vec::new();
+            file.take(command::READ as u64 + 1).read_to_end(&mut text)?;
+            Ok(text)
+        });
+        match start {
+            Ok(text) => Ok(Some(command::masked(&text)).filter(|line| !line.is_empty())),
+            Err(error) => absent(error),
+        }
     }
 
     /// Whether the filesystem of this device may be a user's own.

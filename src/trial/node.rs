@@ -175,7 +175,7 @@ impl<'a> Node<'a> {
     }
 
     fn right(&self, entry: &Entry, directory_is_silent: bool) -> Right {
-        let named = self.cards.iter().filter(|card| entry.gpus.iter().any(|selector| selector.matches(card)));
+        let named = self.cards.iter().filter(|card| entry.gpus.iter().any(|selector| selector.matches(card).is_true()));
         Right {
             to: self.trial.cast.grantee(&entry.to, directory_is_silent),
             gpus: Cards { known: named.map(|card| card.uuid.clone()).collect(), unresolved: Vec::new() },

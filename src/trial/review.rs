@@ -102,7 +102,7 @@ impl Review<'_> {
         }
         let cards = node::cards(&self.script.gpus);
         for (item, selector) in entry.gpus.iter().enumerate() {
-            if !cards.iter().any(|card| selector.matches(card)) {
+            if !cards.iter().any(|card| selector.matches(card).is_true()) {
                 self.complain(below(steps![number, "gpus", item]), format!("`{selector}` names no GPU of this test"));
             }
         }

@@ -3,6 +3,11 @@
 use crate::harness::worker::SLEEPS;
 use crate::harness::{Node, Page, http, root};
 use crate::ladder::UNASSIGNED;
+use nix::sys::signal::Signal;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 const SUCCESSFUL: &str = "gpuwarden_config_last_reload_successful";
 
@@ -54,6 +59,35 @@ fn a_right_or_a_limit_that_changed_alone_is_taken() {
     node.configure("assignments: {fixed: [{to: {user: alice}, gpus: [0]}]}\nlimits: {start_delay: 1h}");
     assert!(agent.reload());
     agent.shows("a delay", |page| delay(page) == Some(1.0));
+}
+
+#[test]
+fn however_many_ask_for_a_reload_the_cycle_turns() {
+    let node = Node::new(1);
+    let agent = node.start_with(&["--web.enable-lifecycle"]);
+    let over = AtomicBool::new(false);
+    let address = agent.address;
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    // Of so many some are not served.
+                    let _ = http::ask(address, "POST", "/-/reload");
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                agent.signal(Signal::SIGHUP);
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let turned = panic::catch_unwind(AssertUnwindSafe(|| agent.cycles(6)));
+        over.store(true, Ordering::Relaxed);
+        turned.unwrap();
+    });
+    // Nothing is left over that it would have to do first.
+    assert!(agent.stop().success());
 }
 
 #[test]

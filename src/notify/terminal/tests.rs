@@ -71,7 +71,7 @@ impl Desk {
 
     fn deliver(&self, text: &str) -> Delivery {
         let terminal = Terminal::new(Procfs::new(self.proc.path()), "/dev");
-        terminal.deliver(&Recipient::Person(Person { uid: self.owner, name: "bob".into() }), text)
+        terminal.deliver(&terminal.places(), &Recipient::Person(Person { uid: self.owner, name: "bob".into() }), text)
     }
 
     pub fn screen(&self) -> String {
@@ -186,12 +186,27 @@ fn what_is_no_terminal_is_not_written_to() {
     let terminal = Terminal::new(Procfs::new(desk.proc.path()), dev.path());
     let to = Recipient::Person(Person { uid: desk.owner, name: "bob".into() });
     fs::write(&place, "").unwrap();
-    assert_eq!(why(terminal.deliver(&to, "x")), "terminal: it is another device by now");
+    assert_eq!(why(terminal.deliver(&terminal.places(), &to, "x")), "terminal: it is another device by now");
     assert_eq!(fs::read(&place).unwrap(), b"");
     fs::remove_file(&place).unwrap();
     std::os::unix::fs::symlink(desk.path.to_str().unwrap(), &place).unwrap();
-    assert!(why(terminal.deliver(&to, "x")).starts_with("terminal: cannot open it"));
+    assert!(why(terminal.deliver(&terminal.places(), &to, "x")).starts_with("terminal: cannot open it"));
     assert_eq!(desk.screen(), "");
+}
+
+#[test]
+fn one_look_tells_where_everybody_works() {
+    let desk = Desk::new();
+    let other = Uid(desk.owner.0 + 1);
+    desk.works(50, other, 0x8801);
+    desk.works(51, other, 0);
+    for pid in 100..200 {
+        desk.works(pid, Uid(9), pid as u32);
+    }
+    let places = Terminal::new(Procfs::new(desk.proc.path()), "/dev").places().unwrap();
+    assert_eq!(places[&other], BTreeSet::from([0x8801]));
+    assert!(places[&desk.owner].contains(&desk.device()));
+    assert_eq!(places[&Uid(9)].len(), MOST);
 }
 
 #[test]

@@ -75,6 +75,23 @@ fn check(entries: &str, cards: &Reading<Vec<Gpu>>, expected: &str) {
 const CARDS: &str = "GPU-aa11 GPU-aa22 GPU-bb33";
 
 #[test]
+fn a_card_whose_model_is_not_known_may_be_of_any() {
+    let mut cards = gpus(CARDS);
+    cards[2].identity.model = None;
+    cards[1].identity.pci_bus_id = None;
+    let entries = "
+- {to: everyone, gpus: [\"model:*A100*\"]}
+- {to: everyone, gpus: [\"00:00.0\"]}
+- {to: everyone, gpus: [\"01:00.0\"]}
+";
+    let expected = "everyone: GPU-aa11 GPU-aa22 | model:*A100*
+everyone: GPU-aa11 |
+everyone:  | 00000000:01:00.0
+unresolved 2";
+    check(entries, &Ok(cards), &expected.replace("|\n", "| \n"));
+}
+
+#[test]
 fn names_of_people_and_cards_are_resolved() {
     let entries = "
 - {to: {user: alice}, gpus: [0, 1-2]}

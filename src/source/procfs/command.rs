@@ -4,6 +4,8 @@
 const MASK: &str = "***";
 /// Longer ones are cut: they are for people to recognise a program by.
 const LONGEST: usize = 4096;
+/// How much of a line is looked at, in bytes. Its owner chooses its length, up to some megabytes.
+pub const READ: usize = 4 * LONGEST;
 
 /// Parts of a name that make its value a secret, alone or in this order: `--api-key`, `HF_TOKEN`, `dbPassword`.
 const SECRET_NAMES: [&[&str]; 24] = [
@@ -51,8 +53,16 @@ const SECRET_VALUES: [&str; 14] = [
     "eyJ",
 ];
 
-/// The text of `/proc/<pid>/cmdline`, whose arguments end in NUL.
+/// The text of `/proc/<pid>/cmdline`, whose arguments end in NUL. What goes on after [`READ`] bytes is left out, with the
+/// word that was cut: a half secret no longer looks like one.
 pub fn masked(text: &[u8]) -> String {
+    let is_end = |b: &u8| *b == 0 || b.is_ascii_whitespace();
+    let end = text.get(..READ).map(|read| read.iter().rposition(is_end).map_or(0, |at| at));
+    let shown = shown(&text[..end.unwrap_or(text.len())]);
+    if end.is_some() && !shown.ends_with('…') { format!("{shown}…") } else { shown }
+}
+
+fn shown(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let arguments = text.trim_end_matches('\0').split('\0');
     let mut shown: Vec<String> = Vec::new();
@@ -96,10 +106,13 @@ fn without_secrets(word: &str) -> String {
 
 /// `name=value` and `name:value` without the value of a secret.
 fn without_value(part: &str) -> String {
-    let equals = part.char_indices().filter(|(_, c)| matches!(c, '=' | ':'));
-    for (at, _) in equals {
-        let (name, value) = (&part[..at], &part[at + 1..]);
-        if !value.is_empty() && is_secret_name(name) {
+    // Word by word and never from the start again: a part may consist of nothing but colons.
+    let (mut words, mut from) = (Vec::new(), 0);
+    for (at, _) in part.char_indices().filter(|(_, c)| matches!(c, '=' | ':')) {
+        let seen = words.len();
+        words.extend(words_of(&part[from..at]));
+        from = at + 1;
+        if from < part.len() && (is_only_key(&words) || names_secret(&words[seen.saturating_sub(1)..])) {
             return format!("{}{MASK}", &part[..=at]);
         }
     }
@@ -124,9 +137,16 @@ fn without_url_password(word: &str) -> String {
 
 fn is_secret_name(name: &str) -> bool {
     let words = words_of(name);
-    // `--key X`: nobody can tell, so it is one.
-    let only_key = words.last().is_some_and(|word| word == "key") && words.len() == 1;
-    only_key || SECRET_NAMES.iter().any(|secret| words.windows(secret.len()).any(|run| run == *secret))
+    is_only_key(&words) || names_secret(&words)
+}
+
+/// `--key X`: nobody can tell, so it is one.
+fn is_only_key(words: &[String]) -> bool {
+    matches!(words, [only] if only == "key")
+}
+
+fn names_secret(words: &[String]) -> bool {
+    SECRET_NAMES.iter().any(|secret| words.windows(secret.len()).any(|run| run == *secret))
 }
 
 /// `--apiKey`, `API_KEY` and `api-key` in the same words.
@@ -214,6 +234,40 @@ mod tests {
         ] {
             assert_eq!(masked(argv.join("\0").as_bytes()), shown);
         }
+    }
+
+    #[test]
+    fn a_name_of_several_words_may_stand_on_both_sides_of_a_colon() {
+        for (argument, shown) in [
+            ("api:key:x", "api:key:***"),
+            ("a:b:key=x", "a:b:key=x"),
+            ("key:x", "key:***"),
+            ("a::password::x", "a::password:***"),
+            ("token=", "token="),
+        ] {
+            assert_eq!(masked(argument.as_bytes()), shown);
+        }
+    }
+
+    #[test]
+    fn a_line_of_megabytes_takes_no_longer_than_a_long_one() {
+        let began = std::time::Instant::now();
+        for piece in [":", "a:", "a=", "key", "-", " :", "\0:", "?a=", "\u{202e}"] {
+            let shown = masked(piece.repeat(1 << 20).as_bytes());
+            assert!(shown.chars().count() <= LONGEST + 1, "{piece}");
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn a_secret_that_is_cut_is_not_shown() {
+        for before in [READ - 7, READ - 16] {
+            let text = format!("{} sk-abcdefghijklmnopqrstuvwxyz", "é".repeat(before / 2));
+            assert!(!masked(text.as_bytes()).contains("sk-"));
+        }
+        // Masks are shorter than what they stand for, so that the end of what was read may be shown.
+        let text = format!("{} --token {} sk-abcdefghijklmnopqrstuvwxyz", "a", "x".repeat(READ - 30));
+        assert_eq!(masked(text.as_bytes()), "a --token ***…");
     }
 
     #[test]
