@@ -154,12 +154,15 @@ impl Sources {
         self.directory.take_answers();
 
         let at = now();
-        let gpus = match cards {
+        let mut gpus = match cards {
             Ok(cards) => Ok(self.assemble(cards, &identities, at)),
             Err(what) => Err(Fault::new(Source::Nvml, what)),
         };
         let gpus_expected = self.expected(&gpus);
         self.assignments.see(&gpus, gpus_expected);
+        for gpu in gpus.iter_mut().flatten() {
+            gpu.pinned = self.assignments.is_pinned(gpu.index, &gpu.uuid);
+        }
         let (assignments, rights_health) = self.assignments.answer(&gpus, &mut self.directory, at);
 
         let processes: BTreeMap<ProcessId, Process> =
@@ -306,6 +309,7 @@ impl Sources {
             gpus.push(Gpu {
                 uuid: seen.uuid.clone(),
                 index: seen.index,
+                pinned: false,
                 identity: seen.identity.clone(),
                 readings: seen.readings.clone(),
                 holds,

@@ -103,7 +103,7 @@ pub fn gpu(index: u32, readings: Result<Readings, GpuFault>, holds: Vec<Hold>) -
         board_part: Some("692-2G506-0210-002".into()),
         numa_node: Some(index / 2),
     };
-    Gpu { uuid: uuid(index), index, identity, readings, holds: Ok(holds) }
+    Gpu { uuid: uuid(index), index, pinned: true, identity, readings, holds: Ok(holds) }
 }
 
 /// A card that tells everything.

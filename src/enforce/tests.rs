@@ -197,6 +197,7 @@ fn crowd(second: u64) -> Snapshot {
     let gpu = Gpu {
         uuid: GpuUuid("GPU-1".into()),
         index: 1,
+        pinned: true,
         identity: Identity::default(),
         readings: Ok(Default::default()),
         holds: Ok(holds.collect()),

@@ -80,6 +80,7 @@ impl Node {
         let gpu = |index: u32| Gpu {
             uuid: GpuUuid(format!("GPU-{index}")),
             index,
+            pinned: true,
             identity: Identity { model: Some("NVIDIA H200".into()), ..Identity::default() },
             readings: Ok(Readings {
                 memory: Memory { total: Some(Bytes(80 << 30)), ..Memory::default() },

@@ -26,6 +26,9 @@ pub struct Gpu {
     pub uuid: GpuUuid,
     /// As NVML numbered it when it was first seen; a lost card keeps its number.
     pub index: u32,
+    /// Whether the index still means this card: it is the one that was pinned to it. Otherwise what people mean by the
+    /// number is not known.
+    pub pinned: bool,
     pub identity: Identity,
     /// What the card told of itself, or why it could not.
     pub readings: Result<Readings, GpuFault>,
@@ -207,10 +210,11 @@ impl Scalar for GpuSelector {
 read_as_scalar!(GpuSelector);
 
 impl GpuSelector {
-    /// Whether this names the card with that index and identity; unknown where the driver did not tell what it is.
+    /// Whether this names the card with that index and identity; unknown where the driver did not tell what it is, or
+    /// where the numbers have moved.
     pub fn matches(&self, gpu: &Gpu) -> Truth {
         match self {
-            Self::Indexes(first, last) => Truth::from((*first..=*last).contains(&gpu.index)),
+            Self::Indexes(first, last) => Truth::from(gpu.pinned.then(|| (*first..=*last).contains(&gpu.index))),
             Self::Uuid(prefix) => Truth::from(gpu.uuid.0.starts_with(prefix.as_str())),
             Self::PciBusId(id) => {
                 Truth::from(gpu.identity.pci_bus_id.as_deref().and_then(pci_bus_id).map(|place| place == *id))
@@ -282,6 +286,7 @@ mod tests {
         let gpu = |identity| Gpu {
             uuid: GpuUuid("GPU-aa11".into()),
             index: 0,
+            pinned: true,
             identity,
             readings: Ok(Readings::default()),
             holds: Ok(Vec::new()),
@@ -298,6 +303,11 @@ mod tests {
         }
         let other = gpu(Identity { model: Some("NVIDIA H100".into()), ..Identity::default() });
         assert_eq!("model:*A100*".parse::<GpuSelector>().unwrap().matches(&other), Truth::False);
+        // While the numbers have moved, "0" may mean another card, and "1" this one.
+        let moved = Gpu { pinned: false, ..other };
+        for (selector, expected) in [("0", Truth::Unknown), ("1", Truth::Unknown), ("GPU-aa", Truth::True)] {
+            assert_eq!(selector.parse::<GpuSelector>().unwrap().matches(&moved), expected, "{selector}");
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use pins::Pins;
 
 use super::directory::Directory;
 use crate::snapshot::{
-    Answer, AssignmentSource, Assignments, Cards, Gpu, GpuSelector, Grantee, Health, Lookup, Moment, Reading, Right,
-    Source, Truth, Validity,
+    Answer, AssignmentSource, Assignments, Cards, Gpu, GpuSelector, GpuUuid, Grantee, Health, Lookup, Moment, Reading,
+    Right, Source, Truth, Validity,
 };
 
 /// Which sources are enabled.
@@ -73,6 +73,11 @@ impl Sources {
         if let Ok(gpus) = gpus {
             self.pins.see(gpus, expected);
         }
+    }
+
+    /// Whether the index still means this card.
+    pub fn is_pinned(&self, index: u32, uuid: &GpuUuid) -> bool {
+        self.pins.is_pinned(index, uuid)
     }
 
     /// Reads what there is to read; the rights are resolved by `answer`, when the moment is known.

@@ -21,8 +21,8 @@ const FAILED_FOR: Duration = Duration::from_secs(15);
 const STUCK: Duration = Duration::from_secs(30);
 /// What nobody has asked for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(3600);
-/// For how long one who was known and now is not counts as known: a directory that is down says of everybody that it
-/// does not know him.
+/// For how long one who was known and now is not counts as known, and a group that somebody was in and now is not counts
+/// as his: a directory that is down says of everybody that it does not know him.
 const DOUBTED_FOR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +76,23 @@ pub struct Health {
     pub answered: bool,
     pub took: Option<Duration>,
     pub errors: u64,
+}
+
+impl Entry {
+    fn was_known_lately(&self, now: Instant) -> bool {
+        self.known.is_some_and(|known| now.duration_since(known) < DOUBTED_FOR)
+    }
+
+    /// Whether somebody has lost groups: getgrouplist(3) reports those that it found as all, also while the directory
+    /// behind some of them is down.
+    fn is_doubted(&self, answer: &Answer, now: Instant) -> bool {
+        let (Lookup::Known(Answer::User { groups: before, .. }), Answer::User { groups: after, .. }) =
+            (&self.lookup, answer)
+        else {
+            return false;
+        };
+        self.was_known_lately(now) && before.iter().any(|group| after.iter().all(|other| other.gid != group.gid))
+    }
 }
 
 impl Directory {
@@ -133,14 +150,14 @@ impl Directory {
         self.health.took = Some(took);
         let Some(entry) = self.cache.get_mut(&question) else { return };
         match reply {
+            Ok(Some(answer)) if entry.is_doubted(&answer, now) => entry.again = Some(now + ABSENT_FOR),
             Ok(Some(answer)) => {
                 *entry =
                     Entry { lookup: Lookup::Known(answer), known: Some(now), again: Some(now + KNOWN_FOR), ..*entry };
             }
             Ok(None) => {
                 entry.again = Some(now + ABSENT_FOR);
-                let doubted = entry.known.is_some_and(|known| now.duration_since(known) < DOUBTED_FOR);
-                if !doubted {
+                if !entry.was_known_lately(now) {
                     entry.lookup = Lookup::Absent;
                 }
             }

@@ -75,5 +75,12 @@ fn forget<T>(lookup: Lookup<T>) -> Lookup<()> {
 }
 
 fn named(seen: Seen) -> Gpu {
-    Gpu { uuid: seen.uuid, index: seen.index, identity: seen.identity, readings: seen.readings, holds: Ok(Vec::new()) }
+    Gpu {
+        uuid: seen.uuid,
+        index: seen.index,
+        pinned: true,
+        identity: seen.identity,
+        readings: seen.readings,
+        holds: Ok(Vec::new()),
+    }
 }

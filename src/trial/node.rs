@@ -200,6 +200,7 @@ fn card(gpus: &Gpus, index: u32) -> Gpu {
     Gpu {
         uuid: GpuUuid(format!("GPU-00000000-0000-0000-0000-{index:012x}")),
         index,
+        pinned: true,
         identity: Identity { model: gpus.name.clone(), ..Identity::default() },
         readings: Ok(Readings { memory, ..Readings::default() }),
         holds: Ok(Vec::new()),

@@ -81,6 +81,11 @@ impl Pins {
         None
     }
 
+    /// Whether this card was pinned to the index.
+    pub fn is_pinned(&self, index: u32, uuid: &GpuUuid) -> bool {
+        self.pins.as_ref().and_then(|pins| pins.get(&index)) == Some(uuid)
+    }
+
     /// The card that an index means, while it still bears it.
     pub fn card(&self, index: u32, gpus: &[Gpu]) -> Option<GpuUuid> {
         let pinned = self.pins.as_ref()?.get(&index)?;

@@ -11,6 +11,7 @@ pub fn gpus(uuids: &str) -> Vec<Gpu> {
     let gpu = |(index, uuid): (usize, &str)| Gpu {
         uuid: GpuUuid(uuid.to_owned()),
         index: index as u32,
+        pinned: true,
         identity: Identity {
             model: Some("NVIDIA A100-SXM4-80GB".into()),
             pci_bus_id: Some(format!("00000000:{index:02X}:00.0")),

@@ -99,6 +99,28 @@ fn a_failure_is_no_answer_and_what_was_known_serves_on() {
 }
 
 #[test]
+fn a_group_that_goes_missing_is_doubted_for_a_while() {
+    let up = Arc::new(AtomicUsize::new(0));
+    let turn = up.clone();
+    let (mut directory, go, _) = directory(move |_| {
+        let alone = Answer::User { name: "alice".into(), groups: Vec::new() };
+        Ok(Some(if turn.fetch_add(1, Ordering::SeqCst) == 0 { alice() } else { alone }))
+    });
+    let mut groups = |before: &mut dyn FnMut(&mut Directory)| {
+        directory.cache.values_mut().for_each(|entry| entry.again = Some(Instant::now()));
+        before(&mut directory);
+        directory.user(Uid(1000));
+        go.send(()).unwrap();
+        until_heard(&mut directory, 1);
+        directory.user(Uid(1000)).groups.known().unwrap().len()
+    };
+    assert_eq!(groups(&mut |_| ()), 1);
+    assert_eq!(groups(&mut |_| ()), 1);
+    let long_ago = &mut |directory: &mut Directory| directory.cache.values_mut().for_each(|entry| entry.known = None);
+    assert_eq!(groups(long_ago), 0);
+}
+
+#[test]
 fn root_is_in_every_directory() {
     assert_eq!(ask_nss(&Question::UserNamed("root".into())), Ok(Some(Answer::Uid(Uid(0)))));
     let Ok(Some(Answer::User { name, groups })) = ask_nss(&Question::User(Uid(0))) else { panic!() };
