@@ -187,7 +187,7 @@ pub fn snapshot(seconds: u64) -> Snapshot {
             vec![hold(4001, Kind::Compute, Some(200), Some(0.0)), hold(4002, Kind::Compute, Some(8_000), Some(20.0))],
         ),
         gpu(2, Ok(without_memory()), vec![hold(4003, Kind::Graphics, None, None), hidden]),
-        gpu(3, Err(GpuFault("gpu_is_lost")), Vec::new()),
+        gpu(3, Err(GpuFault("lost")), Vec::new()),
     ];
     let processes = [
         process(4000, 1001, "python3"),
