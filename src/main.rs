@@ -34,7 +34,7 @@ mod demo;
 mod cli;
 mod agent;
 
-use std::io;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     match cli::Cli::parse().command {
         Command::Serve(options) => serve(&options),
         Command::Check { files } => check(&files),
-        Command::Test { files } => trial::run(&files),
+        Command::Test { files } => test(&files),
         Command::Reset { what, config_file } => reset(what, &config_file),
         Command::Status(options) => status(&options),
         Command::Demo(options) => demo(&options),
@@ -90,11 +90,15 @@ fn check(files: &[PathBuf]) -> ExitCode {
         group: &|name| known.group(name),
         gpu: &|selector| known.gpu(selector),
     };
-    match config::check::run(files, &names, trial::errors, &mut io::stdout()) {
+    match config::check::run(files, &names, trial::errors, &mut Readers(io::stdout())) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(BAD_CONFIGURATION),
         Err(error) => failed(&error),
     }
+}
+
+fn test(files: &[PathBuf]) -> ExitCode {
+    trial::run(files, &mut Readers(io::stdout())).unwrap_or_else(|error| failed(&error))
 }
 
 fn status(options: &cli::Status) -> ExitCode {
@@ -115,6 +119,26 @@ fn reset(what: control::Reset, config_file: &Path) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => failed(&error),
+    }
+}
+
+/// Standard output of a command that has an answer beside what it prints: a reader who has seen enough, as in
+/// `check | head`, does not change the exit code.
+struct Readers(io::Stdout);
+
+impl Write for Readers {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        match self.0.write(text) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(text.len()),
+            written => written,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self.0.flush() {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            flushed => flushed,
+        }
     }
 }
 

@@ -36,13 +36,17 @@ pub fn run(url: &str, watch: bool, output: Output, out: &mut impl Write) -> Resu
     loop {
         match (show(&address, output), watch) {
             (Ok((text, interval)), true) => {
-                print(out, &if output == Output::Table { format!("{CLEAR}{text}") } else { text })?;
+                if !print(out, &if output == Output::Table { format!("{CLEAR}{text}") } else { text })? {
+                    return Ok(());
+                }
                 thread::sleep(interval);
             }
-            (Ok((text, _)), false) => return print(out, &text),
+            (Ok((text, _)), false) => return print(out, &text).map(|_| ()),
             // Who watches wants to see the agent come back.
             (Err(error), true) => {
-                print(out, &format!("{CLEAR}{}\n", chain(&error)))?;
+                if !print(out, &format!("{CLEAR}{}\n", chain(&error)))? {
+                    return Ok(());
+                }
                 thread::sleep(Duration::from_secs(5));
             }
             (Err(error), false) => return Err(error),
@@ -62,11 +66,12 @@ fn show(address: &Address, output: Output) -> Result<(String, Duration), Error> 
     Ok((text, interval.unwrap_or(Duration::from_secs(5))))
 }
 
-fn print(out: &mut impl Write, text: &str) -> Result<(), Error> {
+/// Whether somebody still reads.
+fn print(out: &mut impl Write, text: &str) -> Result<bool, Error> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // `status | head` has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(Error::Write),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true).map_err(Error::Write),
     }
 }
 
@@ -261,6 +266,24 @@ mod tests {
         let mut printed = Vec::new();
         run(&url, false, Output::Json, &mut printed).unwrap();
         assert_eq!(serde_json::from_slice::<View>(&printed).unwrap(), View::of(&fixture::cycle()));
+    }
+
+    #[test]
+    fn who_watches_no_longer_is_no_longer_told() {
+        struct Gone;
+
+        impl Write for Gone {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        run(&format!("http://{free}"), true, Output::Table, &mut Gone).unwrap();
     }
 
     #[test]

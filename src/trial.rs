@@ -3,6 +3,7 @@
 //! A file holds one test or, parted by `---`, several. [`script`] is what is written; [`node`] makes of it what the
 //! sources would have seen in each cycle, [`course`] runs the policy on that, and [`report`] compares.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -54,7 +55,7 @@ struct Expectation {
 const AFTERWARDS: Duration = Duration::from_secs(600);
 
 /// Runs the tests of these files and prints what came of them: 0, 1 where a test failed, 78 where a file is broken.
-pub fn run(files: &[PathBuf]) -> ExitCode {
+pub fn run(files: &[PathBuf], output: &mut dyn Write) -> io::Result<ExitCode> {
     let mut failed = false;
     let mut broken = false;
     for file in files {
@@ -62,7 +63,7 @@ pub fn run(files: &[PathBuf]) -> ExitCode {
             Ok(trials) => {
                 for outcome in trials.iter().map(Trial::outcome) {
                     failed |= !outcome.passed;
-                    print!("{}", outcome.text);
+                    output.write_all(outcome.text.as_bytes())?;
                 }
             }
             Err(diagnostics) => {
@@ -71,7 +72,7 @@ pub fn run(files: &[PathBuf]) -> ExitCode {
             }
         }
     }
-    ExitCode::from(if broken { 78 } else { u8::from(failed) })
+    Ok(ExitCode::from(if broken { 78 } else { u8::from(failed) }))
 }
 
 /// Whether a test passed, and what to tell about it.

@@ -311,3 +311,21 @@ fn no_text_makes_the_reader_panic() {
         }
     }
 }
+
+#[test]
+fn a_file_may_begin_with_a_mark_of_its_byte_order() {
+    let text = "\u{feff}intervall: 5s\nrules: [r.yaml]\n";
+    let expected = expect![[r#"
+        a.yaml:1:1: unknown key `intervall`, expected one of mode, interval, rules, state_dir, footprint, assignments, exempt, limits, metrics; did you mean `interval`?
+    "#]];
+    check(&[("a.yaml", text), ("r.yaml", RULE)], &Names::UNASKED, expected);
+}
+
+#[test]
+fn brackets_without_end_take_no_time() {
+    let text = format!("rules: {}", "[".repeat(1 << 19));
+    let expected = expect![[r#"
+        a.yaml:1:1008: too deep, expected fewer levels
+    "#]];
+    check(&[("a.yaml", &text)], &Names::UNASKED, expected);
+}

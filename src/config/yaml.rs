@@ -13,6 +13,7 @@ use serde::de::{
 
 use super::diagnostic::Diagnostic;
 use crate::policy::check::{Complaint, Step};
+use crate::source::assignment::files::too_deep;
 
 /// No configuration that people write is larger.
 const LARGEST_FILE: u64 = 1 << 20;
@@ -43,11 +44,19 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
     if bytes.len() as u64 > LARGEST_FILE {
         return Err(Diagnostic::of_file(path, "too large, expected at most 1MiB"));
     }
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let good = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]).into_owned();
         let (line, column) = end_of(&good);
         Diagnostic { file: path.to_owned(), line, column, message: "not UTF-8, expected UTF-8 text".into() }
-    })
+    })?;
+    // The parser takes the mark of the byte order with which some editors begin a file for a document of its own.
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
+    match too_deep(&text) {
+        None => Ok(text),
+        Some((line, column)) => {
+            Err(Diagnostic { file: path.to_owned(), line, column, message: "too deep, expected fewer levels".into() })
+        }
+    }
 }
 
 /// Line and column behind the last character.

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::Setup;
 use super::usage::{Part, Usage, listed, parts, share, usages};
 use crate::policy::{Deed, EpisodeKey, Fate, Guard, Judgement, Outcome, RuleName};
-use crate::snapshot::{GpuUuid, Moment, ProcessId, Snapshot, Truth, User};
+use crate::snapshot::{GpuUuid, Lookup, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::Uid;
 
 #[cfg(test)]
@@ -118,6 +118,7 @@ impl Tallies {
         self.booted = Some(Booted::of(turn.now.at, self.booted));
         self.cycles += 1;
         self.late += u64::from(turn.took > turn.setup.rules.interval);
+        let named = self.newly_named(turn);
         self.meet(turn);
         if let Some(before) = turn.before {
             self.integrate(before, turn);
@@ -125,7 +126,28 @@ impl Tallies {
         self.count_episodes(turn);
         self.count_actions(turn);
         self.choose_shown(turn);
+        for (digits, name) in &named {
+            self.rename(digits, name);
+        }
         self.forget(turn);
+    }
+
+    /// Who went by his uid because the directory had not answered, and has a name now.
+    fn newly_named(&self, turn: &Turn) -> Vec<(String, String)> {
+        let known = self.people.iter().filter(|(_, user)| user.name == Lookup::Pending);
+        let named = known.filter_map(|(uid, before)| Some((before.label(), turn.now.users.get(uid)?.label())));
+        named.filter(|(digits, name)| digits != name).collect()
+    }
+
+    /// What was counted under the one is the other's: there never was a user of the name of his digits.
+    fn rename(&mut self, digits: &str, name: &str) {
+        if let Some(tally) = self.users.remove(digits) {
+            self.users.entry(name.to_owned()).or_default().add(tally);
+        }
+        let moved: Vec<_> = self.episodes.extract_if(.., |(_, user), _| user == digits).collect();
+        for ((rule, _), count) in moved {
+            *self.episodes.entry((rule, name.to_owned())).or_default() += count;
+        }
     }
 
     /// Whoever and whatever is seen for the first time begins at 0.
@@ -251,6 +273,20 @@ impl Tallies {
             configured.contains(rule) && (user.is_empty() || present.contains(user) || users.contains_key(user))
         });
         self.actions.retain(|(rule, ..), _| configured.contains(rule));
+    }
+}
+
+impl UserTally {
+    fn add(&mut self, other: Self) {
+        self.last_hold = self.last_hold.max(other.last_hold);
+        for (uuid, time) in other.cards {
+            let own = self.cards.entry(uuid).or_default();
+            own.index = time.index;
+            own.held += time.held;
+            own.busy += time.busy;
+            own.idle += time.idle;
+            own.unassigned += time.unassigned;
+        }
     }
 }
 

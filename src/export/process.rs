@@ -138,7 +138,9 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
             let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
             Some(pairs.saturating_sub(shown(cycle).len()) as f64)
         }),
-        gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| Some(cycle.exempt.len() as f64)),
+        gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| {
+            cycle.seen.gpus.as_ref().ok().map(|_| cycle.exempt.len() as f64)
+        }),
         gauge("unkillable_processes", "Processes that are still there after they were killed.", |cycle| {
             Some(cycle.unkillable as f64)
         }),

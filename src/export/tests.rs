@@ -162,6 +162,8 @@ fn without_a_driver_the_page_is_served_without_cards() {
     assert_eq!(lines_with(&page, "source_up{source=\"nvml\"}"), ["gpuwarden_source_up{source=\"nvml\"} 0"]);
     // How many cards a user holds is not known, and so it is not 0.
     assert_eq!(lines_with(&page, "gpuwarden_user_gpus"), Vec::<&str>::new());
+    // Nor is how many processes no rule judges.
+    assert_eq!(lines_with(&page, "gpuwarden_exempt_processes"), Vec::<&str>::new());
 }
 
 #[test]

@@ -62,6 +62,23 @@ fn a_configuration_that_is_missing_or_wrong_is_seventy_eight() {
 }
 
 #[test]
+fn a_reader_who_has_seen_enough_does_not_change_the_exit_code() {
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/rules");
+    let tests = std::fs::read_dir(rules).unwrap().map(|file| file.unwrap().path());
+    let tests: Vec<_> = tests.filter(|path| path.to_string_lossy().ends_with(".test.yaml")).collect();
+    let broken = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken/several.yaml");
+    for (arguments, files, code) in [("test", tests, 0), ("check", vec![broken.into()], 78)] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwarden"));
+        command.arg(arguments).args(&files).stdout(writer).stderr(Stdio::piped());
+        let said = command.output().unwrap();
+        assert_eq!(said.status.code(), Some(code), "{arguments}: {}", text(&said.stderr));
+        assert!(!text(&said.stderr).contains("pipe"), "{arguments}: {}", text(&said.stderr));
+    }
+}
+
+#[test]
 fn a_second_agent_on_one_state_directory_gives_up_and_says_why() {
     let node = Node::new(1);
     let agent = node.start();

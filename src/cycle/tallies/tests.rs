@@ -237,3 +237,21 @@ fn an_episode_counts_for_its_owner() {
         agent.tallies.episodes.iter().filter(|(_, count)| **count > 0).map(|(key, _)| &*key.1).collect();
     assert_eq!(begun, ["alice"]);
 }
+
+#[test]
+fn what_was_counted_before_the_directory_answered_is_counted_under_the_name() {
+    let nameless = |seconds| {
+        let mut snapshot = alone(seconds, Some(1_000), Some(40.0));
+        snapshot.users.values_mut().for_each(|user| user.name = Lookup::Pending);
+        snapshot
+    };
+    let mut agent = Agent::new();
+    agent.sees(nameless(0)).sees(nameless(5)).sees(alone(10, Some(1_000), Some(40.0)));
+    assert_eq!(agent.time("alice", 0).map(|time| time[0]), Some(10.0));
+    let alice = agent.tallies.people.values().find(|user| user.label() == "alice").unwrap().uid.to_string();
+    assert!(!agent.tallies.users.contains_key(&alice), "{:?}", agent.tallies.users);
+    assert!(!agent.tallies.episodes.keys().any(|(_, name)| *name == alice));
+    // He comes back after the directory has been forgotten: the counters go on.
+    agent.sees(nameless(15)).sees(alone(20, Some(1_000), Some(40.0)));
+    assert_eq!(agent.time("alice", 0).map(|time| time[0]), Some(20.0));
+}

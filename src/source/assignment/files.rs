@@ -119,6 +119,43 @@ fn found(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
+/// Deeper nothing of ours is, by far; and the time in which YAML is read grows with the square of the depth.
+const DEEPEST: usize = 1000;
+
+/// The place of the bracket that is one too many, as line and column. Brackets in quotes and comments do not count.
+pub fn too_deep(text: &str) -> Option<(usize, usize)> {
+    let (mut line, mut column, mut depth) = (1, 0, 0_usize);
+    let (mut quote, mut comment, mut escaped, mut before) = (None, false, false, ' ');
+    for c in text.chars() {
+        column += 1;
+        match (quote, c) {
+            (Some('"'), '\\') if !escaped => escaped = true,
+            (Some(open), _) => {
+                if c == open && !escaped {
+                    quote = None;
+                }
+                escaped = false;
+            }
+            (None, '\n') => comment = false,
+            (None, _) if comment => {}
+            (None, '#') if before.is_whitespace() => comment = true,
+            // Within a word it is an apostrophe.
+            (None, '"' | '\'') if before.is_whitespace() || "[{,:".contains(before) => quote = Some(c),
+            (None, '[' | '{') => depth += 1,
+            (None, ']' | '}') => depth = depth.saturating_sub(1),
+            (None, _) => {}
+        }
+        if depth > DEEPEST {
+            return Some((line, column));
+        }
+        if c == '\n' {
+            (line, column) = (line + 1, 0);
+        }
+        before = c;
+    }
+    None
+}
+
 type Read = (Version, Result<Vec<Entry>, String>);
 
 fn read_again(path: &Path, known: Option<Read>) -> Read {
@@ -154,7 +191,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<Entry>, String> {
     if !text.lines().any(meaning) {
         return Err(format!("{path}:1:1: the file is empty, expected a list of rights (`[]` for nobody)"));
     }
-    serde_yaml::from_str::<Option<Vec<Entry>>>(text)
+    if let Some((line, column)) = too_deep(text) {
+        return Err(format!("{path}:{line}:{column}: too deep, expected fewer levels"));
+    }
+    // Some editors begin a file with a mark of its byte order.
+    serde_yaml::from_str::<Option<Vec<Entry>>>(text.strip_prefix('\u{feff}').unwrap_or(text))
         .map_err(|error| match error.location() {
             Some(place) => {
                 let (line, column) = (place.line(), place.column());
@@ -231,12 +272,21 @@ mod tests {
             ("- {to: {user: bob}, gpus: []}\n", "/b.yaml:1:"),
             ("- {to: everybody, gpus: [0]}\n", "/b.yaml:1:8: "),
             ("alice: [0]\n", "/b.yaml:1:1: "),
+            (&"[".repeat(1 << 20), "/b.yaml:1:1001: too deep"),
+            (&format!("# [ {{\n- \"\\\"[\"\n- {}", "[\"]\", ".repeat(1 << 16)), "/b.yaml:3:"),
         ] {
             reservations.write("b.yaml", text);
             let said = reservations.said().unwrap_err();
             assert!(said.starts_with(fault), "{said}");
         }
         reservations.write("b.yaml", "[]");
+        assert_eq!(reservations.said(), Ok(1));
+    }
+
+    #[test]
+    fn a_mark_of_the_byte_order_is_no_right_and_no_fault() {
+        let mut reservations = Reservations::new();
+        reservations.write("a.yaml", &format!("\u{feff}{ALICE}"));
         assert_eq!(reservations.said(), Ok(1));
     }
 
