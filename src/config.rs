@@ -435,14 +435,11 @@ fn exemptions(exempt: &[Exemption], names: Option<&BTreeSet<&RuleName>>) -> Vec<
 
 /// Complaints about a list of rights, which stands at that path.
 fn entries(list: &[Entry], at: Vec<rule_check::Step>) -> Vec<Complaint> {
-    let backwards =
-        |(_, entry): &(usize, &Entry)| entry.from.zip(entry.until).is_some_and(|(from, until)| from >= until);
-    list.iter()
-        .enumerate()
-        .filter(backwards)
-        .map(|(number, _)| Complaint {
+    let faults = list.iter().enumerate().filter_map(|(number, entry)| Some((number, entry.fault()?)));
+    faults
+        .map(|(number, fault)| Complaint {
             at: at.iter().cloned().chain(steps![number, "until"]).collect(),
-            what: "the right ends before it begins, expected `until` after `from`".into(),
+            what: fault.into(),
         })
         .collect()
 }

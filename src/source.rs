@@ -33,6 +33,9 @@ use procfs::namespace::FIRST_PID_NAMESPACE;
 /// Longer the cycle does not wait for the driver, however long its interval.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// A driver that answers as fast as this is well, however short the interval: its late answers would all be lost.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// Where to look.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -225,7 +228,7 @@ impl Sources {
     }
 
     fn patience(&self) -> Duration {
-        self.interval.min(PATIENCE)
+        self.interval.clamp(LEAST_PATIENCE, PATIENCE)
     }
 
     /// Each card with its processes, each pid once; and whether a list cannot be true.

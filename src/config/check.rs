@@ -115,8 +115,16 @@ fn unknown_names(path: &Path, text: &str, loaded: &Loaded, names: &Names) -> Vec
         }
     }
     let mut errors = yaml::locate_all(path, text, complaints);
+    // One that is not there yet is kept by another program, and its silence is told by the agent.
+    for list in loaded.config.assignments.files.iter().flatten().flat_map(|pattern| matching(pattern)) {
+        errors.extend(yaml::read(&list).map_or_else(|error| vec![error], |text| rights(&list, &text, names)));
+    }
     errors.extend(loaded.rule_files.iter().flat_map(|file| unknown_in_rules(file, names)));
     yaml::sorted(errors)
+}
+
+fn matching(pattern: &str) -> Vec<PathBuf> {
+    glob::glob(pattern).into_iter().flatten().flatten().collect()
 }
 
 fn unknown_in_rules(file: &super::ParsedFile, names: &Names) -> Vec<Diagnostic> {

@@ -96,7 +96,7 @@ impl Sources {
     ) -> (Assignments, Vec<Health>) {
         let mut sources = Vec::new();
         let mut health = Vec::new();
-        let mut names = Names { gpus: gpus.as_deref().ok(), pins: &self.pins, directory };
+        let mut names = Names { gpus: gpus.as_deref().ok(), pins: &self.pins, directory, missing: BTreeSet::new() };
         if let Some(fixed) = &mut self.fixed {
             let (said, record) = fixed.said();
             let (source, fared) = speak(Source::Fixed, said, &mut names, at, record);
@@ -121,6 +121,7 @@ fn speak<'a>(
     record: &mut Record,
 ) -> (AssignmentSource, Health) {
     let began = Instant::now();
+    names.missing.clear();
     let answer = said.map(|entries| entries.into_iter().map(|entry| names.right(entry)).collect::<Vec<Right>>());
     let took = began.elapsed();
     let health = |record: &Record, fault, unresolved| Health {
@@ -135,7 +136,7 @@ fn speak<'a>(
         Ok(rights) => {
             record.last_success = Some(at.wall);
             record.took = Some(record.took.map_or(took, |reading| reading.max(took)));
-            let unresolved = unresolved(&rights);
+            let unresolved = names.missing.iter().cloned().collect();
             let answer = Answer { at: at.boot, rights };
             (AssignmentSource { source, answer: Ok(answer) }, health(record, None, Some(unresolved)))
         }
@@ -147,24 +148,15 @@ fn speak<'a>(
     }
 }
 
-/// Users, groups and GPUs that nobody knows now; each once.
-fn unresolved(rights: &[Right]) -> Vec<String> {
-    let mut names = BTreeSet::new();
-    for right in rights {
-        if let Grantee::Unresolved(name) = &right.to {
-            names.insert(name);
-        }
-        names.extend(&right.gpus.unresolved);
-    }
-    names.into_iter().cloned().collect()
-}
-
 /// Whoever knows what a name stands for at this moment.
 struct Names<'a> {
     /// `None` where the driver is silent.
     gpus: Option<&'a [Gpu]>,
     pins: &'a Pins,
     directory: &'a mut Directory,
+    /// Users, groups and GPUs that nobody knows now. Where the directory or the driver has not answered, a name is not
+    /// known to be one of these.
+    missing: BTreeSet<String>,
 }
 
 impl Names<'_> {
@@ -185,19 +177,29 @@ impl Names<'_> {
             To::Everyone => Grantee::Everyone,
             To::User(name) => match self.directory.uid_of(name) {
                 Lookup::Known(uid) => Grantee::User { uid, name: name.clone() },
-                Lookup::Absent | Lookup::Pending => Grantee::Unresolved(format!("user {name}")),
+                Lookup::Absent => self.missing(format!("user {name}")),
+                Lookup::Pending => Grantee::Unresolved(format!("user {name}")),
             },
             To::Group(name) => match self.directory.gid_of(name) {
                 Lookup::Known(gid) => Grantee::Group { gid, name: name.clone() },
-                Lookup::Absent | Lookup::Pending => Grantee::Unresolved(format!("group {name}")),
+                Lookup::Absent => self.missing(format!("group {name}")),
+                Lookup::Pending => Grantee::Unresolved(format!("group {name}")),
             },
         }
     }
 
-    fn cards(&self, selectors: &[GpuSelector]) -> Cards {
+    fn missing(&mut self, name: String) -> Grantee {
+        self.missing.insert(name.clone());
+        Grantee::Unresolved(name)
+    }
+
+    fn cards(&mut self, selectors: &[GpuSelector]) -> Cards {
         let mut cards = Cards::default();
         for selector in selectors {
             self.select(selector, &mut cards);
+        }
+        if self.gpus.is_some() {
+            self.missing.extend(cards.unresolved.iter().map(|name| format!("GPU {name}")));
         }
         cards
     }

@@ -40,6 +40,14 @@ impl Scalar for Name {
 
 read_as_scalar!(Name);
 
+impl Entry {
+    /// What is wrong with it although each of its parts is in order.
+    pub fn fault(&self) -> Option<&'static str> {
+        let backwards = self.from.zip(self.until).is_some_and(|(from, until)| from >= until);
+        backwards.then_some("the right ends before it begins, expected `until` after `from`")
+    }
+}
+
 /// Whom a right names, as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum To {

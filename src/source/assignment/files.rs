@@ -195,7 +195,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<Entry>, String> {
         return Err(format!("{path}:{line}:{column}: too deep, expected fewer levels"));
     }
     // Some editors begin a file with a mark of its byte order.
-    serde_yaml::from_str::<Option<Vec<Entry>>>(text.strip_prefix('\u{feff}').unwrap_or(text))
+    let entries = serde_yaml::from_str::<Option<Vec<Entry>>>(text.strip_prefix('\u{feff}').unwrap_or(text))
         .map_err(|error| match error.location() {
             Some(place) => {
                 let (line, column) = (place.line(), place.column());
@@ -205,7 +205,11 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<Entry>, String> {
             }
             None => format!("{path}:1:1: {error}"),
         })?
-        .ok_or_else(|| format!("{path}:1:1: null, expected a list of rights (`[]` for nobody)"))
+        .ok_or_else(|| format!("{path}:1:1: null, expected a list of rights (`[]` for nobody)"))?;
+    match entries.iter().find_map(Entry::fault) {
+        Some(fault) => Err(format!("{path}:1:1: {fault} (`gpuwarden check` says where)")),
+        None => Ok(entries),
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +219,12 @@ mod tests {
     use super::*;
 
     const ALICE: &str = "- {to: {user: alice}, gpus: [0, 1]}\n";
+
+    #[test]
+    fn a_right_that_ends_before_it_begins_is_a_fault() {
+        let text = "- {to: everyone, gpus: [0], from: 2026-12-02T00:00:00Z, until: 2026-12-01T00:00:00Z}";
+        assert!(parse(Path::new("r.yaml"), text).unwrap_err().contains("ends before it begins"));
+    }
 
     struct Reservations(tempfile::TempDir, Files);
 
