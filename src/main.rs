@@ -14,6 +14,7 @@
 //! * [`agent`]: the loop. It puts the parts together for `serve`.
 
 mod causes;
+mod nesting;
 mod units;
 mod schedule;
 mod snapshot;

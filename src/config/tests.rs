@@ -237,9 +237,13 @@ fn names_that_nobody_knows_are_errors_where_somebody_answers() {
     check(&GOOD, &Names::UNASKED, expect![""]);
     // What `files:` names is looked at as well.
     let backwards = "- {to: everyone, gpus: [0], from: 2026-12-02T00:00:00Z, until: 2026-12-01T00:00:00Z}\n";
-    check(&[GOOD.as_slice(), &[("here.yaml", backwards)]].concat(), &Names::UNASKED, expect![[r#"
+    check(
+        &[GOOD.as_slice(), &[("here.yaml", backwards)]].concat(),
+        &Names::UNASKED,
+        expect![[r#"
         here.yaml:1:64: the right ends before it begins, expected `until` after `from`
-    "#]]);
+    "#]],
+    );
     check(
         &[("rights.yaml", "- {to: {user: bob}, gpus: [0, 5]}\n")],
         &names,

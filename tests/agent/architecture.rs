@@ -7,17 +7,18 @@ use std::path::{Path, PathBuf};
 /// A module, and those that it may know. Nothing knows `main` and `agent`; they know all.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("causes", &[]),
+    ("nesting", &[]),
     ("units", &[]),
     ("schedule", &["units"]),
     ("snapshot", &["units", "schedule"]),
     ("policy", &["units", "schedule", "snapshot"]),
-    ("source", &["units", "schedule", "snapshot"]),
+    ("source", &["nesting", "units", "schedule", "snapshot"]),
     ("notify", &["units", "snapshot", "policy", "source"]),
     ("audit", &["units", "snapshot", "policy"]),
     ("state", &["units", "snapshot", "policy"]),
     ("control", &["state"]),
     ("enforce", &["units", "snapshot", "policy", "source", "notify", "audit", "state"]),
-    ("config", &["units", "schedule", "snapshot", "policy", "source", "enforce"]),
+    ("config", &["nesting", "units", "schedule", "snapshot", "policy", "source", "enforce"]),
     ("cycle", &["units", "snapshot", "policy", "notify", "audit", "state", "enforce"]),
     ("export", &["units", "snapshot", "policy", "enforce", "cycle"]),
     ("http", &["units", "snapshot", "policy", "enforce", "cycle", "export"]),
@@ -28,7 +29,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
 ];
 
 /// Files and folders that may not name a clock, a file, a socket or a runtime.
-const PURE: &[&str] = &["units", "schedule", "snapshot", "policy", "source/cgroup", "export"];
+const PURE: &[&str] = &["nesting", "units", "schedule", "snapshot", "policy", "source/cgroup", "export"];
 
 const IMPURE_WORDS: &[&str] = &[
     "std::fs",
