@@ -10,12 +10,14 @@ use crate::enforce::Limits;
 use crate::policy::check::{self as rule_check, Complaint, steps};
 use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules};
 use crate::source::assignment::entry::Entry;
-use crate::units::{Bytes, Malformed, Percent, Scalar, Span, Uid, filled_option, read_as_scalar};
+use crate::units::{Bytes, Percent, Uid, filled_option};
 
 pub mod diagnostic;
 pub mod check;
 pub mod yaml;
+mod bounds;
 
+use bounds::{Interval, MinUid, Pattern, Positive, SeriesCap, Share, StartDelay, StateDir, bounded};
 pub use diagnostic::Diagnostic;
 
 /// Channels that exist without being named.
@@ -157,100 +159,6 @@ impl Settings {
         ]
     }
 }
-
-/// Deserialises what a bound lets through.
-fn bounded<'de, B: Scalar + Into<T>, T, D: serde::Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    crate::units::scalar::<B, D>(deserializer).map(Into::into)
-}
-
-/// Declares numbers with bounds: the type, what it holds, how it is read, and in words what is expected.
-macro_rules! bounds {
-    ($($name:ident($inner:ty): $from_text:expr, $from_number:expr, $expected:literal;)+) => {$(
-        #[derive(Debug, Clone, Copy)]
-        struct $name($inner);
-
-        impl From<$name> for $inner {
-            fn from(bounded: $name) -> Self {
-                bounded.0
-            }
-        }
-
-        impl Scalar for $name {
-            const EXPECTED: &'static str = $expected;
-
-            fn from_text(text: &str) -> Result<Self, Malformed> {
-                let read: fn(&str) -> Option<$inner> = $from_text;
-                read(text).map(Self).ok_or_else(|| Malformed::new(text, Self::EXPECTED))
-            }
-
-            fn from_number(number: u64) -> Result<Self, Malformed> {
-                let read: fn(u64) -> Option<$inner> = $from_number;
-                read(number).map(Self).ok_or_else(|| Malformed::new(&number.to_string(), Self::EXPECTED))
-            }
-        }
-
-        read_as_scalar!($name);
-    )+};
-}
-
-bounds! {
-    Interval(Duration):
-        |text| span(text).filter(|span| (Duration::from_millis(100)..=Duration::from_secs(600)).contains(span)),
-        |_| None,
-        "an interval from 100ms to 10m, such as 5s";
-    StartDelay(Duration):
-        |text| span(text).filter(|span| *span <= Duration::from_secs(86_400)),
-        |_| None,
-        "a duration of at most 1d, such as 60s";
-    Positive(u32):
-        |_| None,
-        |number| u32::try_from(number).ok().filter(|number| *number > 0),
-        "a whole number above 0, such as 3";
-    Share(Percent):
-        |text| Percent::from_text(text).ok().filter(|share| share.0 > 0.0 && share.0 <= 100.0),
-        |_| None,
-        "a share above 0% and up to 100%, such as 25%";
-    MinUid(Uid):
-        |_| None,
-        |number| u32::try_from(number).ok().filter(|uid| *uid > 0).map(Uid),
-        "a uid above 0, such as 1000";
-    SeriesCap(usize):
-        |_| None,
-        |number| usize::try_from(number).ok().filter(|number| *number <= 100_000),
-        "a number of series from 0 to 100000, such as 256";
-}
-
-fn span(text: &str) -> Option<Duration> {
-    Span::from_text(text).ok().map(|span| span.0)
-}
-
-/// A path, or a pattern of paths.
-#[derive(Debug, Clone)]
-struct Pattern(String);
-
-impl Scalar for Pattern {
-    const EXPECTED: &'static str = "a path or a pattern of paths, such as rules/*.yaml";
-
-    fn from_text(text: &str) -> Result<Self, Malformed> {
-        let fits = !text.is_empty() && !text.contains('\0') && glob::Pattern::new(text).is_ok();
-        if fits { Ok(Self(text.to_owned())) } else { Err(Malformed::new(text, Self::EXPECTED)) }
-    }
-}
-
-/// An absolute path.
-#[derive(Debug, Clone)]
-struct StateDir(PathBuf);
-
-impl Scalar for StateDir {
-    const EXPECTED: &'static str = "an absolute path, such as /var/lib/gpuwarden";
-
-    fn from_text(text: &str) -> Result<Self, Malformed> {
-        let fits = text.starts_with('/') && !text.contains('\0');
-        if fits { Ok(Self(text.into())) } else { Err(Malformed::new(text, Self::EXPECTED)) }
-    }
-}
-
-read_as_scalar!(Pattern, StateDir);
 
 /// Reads a configuration and the rule files that it names.
 pub fn load(path: &Path) -> Result<Config, Vec<Diagnostic>> {
