@@ -8,6 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::audit::{self, Audit};
+use crate::causes::chain;
 use crate::notify::{Channels, Delivery};
 use crate::policy::{Deed, EpisodeKey, Fate, Guard, Mode, Outcome, Signal, Target, Verdict};
 use crate::snapshot::{Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
@@ -456,11 +457,10 @@ impl Enforcer {
         if act.signal == Signal::Kill {
             self.killed.entry(act.target.process).or_insert(Killed { at: now.at.boot, unkillable: false });
         } else if sight.is_stopped() {
-            let woken = match pidfd.wake() {
-                Ok(()) => "it was sent CONT, so that it can hear",
-                Err(_) => "it could not be sent CONT",
-            };
-            remarks.push(woken.into());
+            remarks.push(match pidfd.wake() {
+                Ok(()) => "it was sent CONT, so that it can hear".into(),
+                Err(error) => format!("it could not be sent CONT: {error}"),
+            });
         }
         Came { result: Fate::Done, remarks }
     }
@@ -562,7 +562,7 @@ fn is_listed(target: &Target, occupancy: &Occupancy) -> bool {
 fn came_of(error: pidfd::Error) -> Fate {
     match error {
         pidfd::Error::Gone => Fate::Gone,
-        other => Fate::Failed(other.to_string()),
+        other => Fate::Failed(chain(&other)),
     }
 }
 

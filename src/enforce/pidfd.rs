@@ -23,7 +23,7 @@ pub enum Error {
     Unsupported,
     #[error("cannot open a pidfd")]
     Open(#[source] io::Error),
-    #[error("cannot send {}: {source}", signal.as_str())]
+    #[error("cannot send {}", signal.as_str())]
     Send { signal: Signal, source: io::Error },
 }
 

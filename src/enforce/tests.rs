@@ -567,3 +567,10 @@ fn a_caller_that_asks_for_a_reload_holds_acts_off_again() {
     assert_eq!(bench.carry_out(&[send(Signal::Kill, vec![victim.target()])]), [Fate::Refused(Guard::Paused)]);
     assert!(bench.enforcer.pauses().contains(&Pause::StartDelay));
 }
+
+#[test]
+fn a_signal_that_could_not_be_sent_says_why() {
+    let error = pidfd::Error::Open(io::Error::from_raw_os_error(rustix::io::Errno::MFILE.raw_os_error()));
+    assert_eq!(came_of(error), Fate::Failed("cannot open a pidfd: Too many open files (os error 24)".into()));
+    assert_eq!(came_of(pidfd::Error::Gone), Fate::Gone);
+}

@@ -17,7 +17,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("audit", &["units", "snapshot", "policy"]),
     ("state", &["policy"]),
     ("control", &["state"]),
-    ("enforce", &["units", "snapshot", "policy", "source", "notify", "audit", "state"]),
+    ("enforce", &["causes", "units", "snapshot", "policy", "source", "notify", "audit", "state"]),
     ("config", &["nesting", "units", "snapshot", "policy", "source", "enforce"]),
     ("cycle", &["units", "snapshot", "policy", "enforce"]),
     ("export", &["units", "snapshot", "policy", "enforce", "cycle"]),
