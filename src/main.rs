@@ -3,6 +3,7 @@
 //! A cycle sees the node as a value, decides by a function, acts through one door, and publishes what it saw, decided and
 //! did. The modules below stand in reading order; each knows only those before it (a test holds that true):
 //!
+//! * [`causes`], [`nesting`], [`text`]: how an error is told, and what text from anywhere may hold.
 //! * [`units`], [`schedule`], [`snapshot`]: quantities, windows of the week, the node at one moment. Plain values.
 //! * [`policy`]: `step` and `settle`, pure functions over these; the only maker of verdicts.
 //! * [`source`]: NVML, `/proc`, the directory and the lists of rights become a snapshot. The only reader of the clock.
@@ -15,6 +16,7 @@
 
 mod causes;
 mod nesting;
+mod text;
 mod units;
 mod schedule;
 mod snapshot;

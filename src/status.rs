@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::causes::chain;
 use crate::http::client::{self, Address};
-use crate::http::view::{Card, CardRight, Next, View, Violation, misleads};
+use crate::http::view::{Card, CardRight, Next, View, Violation};
+use crate::text::{cleaned, misleads};
 use crate::units::{Bytes, Percent, Span};
 
 const PATH: &str = "/api/v1/status";
@@ -80,7 +81,8 @@ fn json(body: &str) -> String {
     let mut text = String::with_capacity(body.len() + 1);
     for c in body.chars() {
         if misleads(c) && c != '\n' {
-            text.push_str(&format!("\\u{:04x}", c as u32));
+            let units = &mut [0; 2];
+            c.encode_utf16(units).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
         } else {
             text.push(c);
         }
@@ -231,7 +233,7 @@ fn line(row: &[String], widths: &[usize]) -> String {
 
 /// Text that came from a process must not move the cursor, nor look like another line.
 fn clean(text: &str) -> String {
-    text.chars().map(|c| if misleads(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    cleaned(text, char::REPLACEMENT_CHARACTER)
 }
 
 #[cfg(test)]
@@ -303,5 +305,8 @@ mod tests {
     fn nothing_that_is_printed_moves_the_cursor() {
         assert_eq!(clean("a\u{1b}[2J\r\nb\u{202e}c\u{9b}"), "a\u{fffd}[2J\u{fffd}\u{fffd}b\u{fffd}c\u{fffd}");
         assert_eq!(json("{\"a\":\"\u{9b}\u{202e}训\"}"), "{\"a\":\"\\u009b\\u202e训\"}\n");
+        let tagged = "\"\u{e0041}\"";
+        assert_eq!(json(tagged), "\"\\udb40\\udc41\"\n");
+        assert_eq!(serde_json::from_str::<String>(&json(tagged)).unwrap(), "\u{e0041}");
     }
 }

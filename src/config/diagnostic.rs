@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::text::misleads;
+
 /// One error of one file, lines and columns counted from 1, columns in characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Diagnostic {
@@ -22,9 +24,9 @@ impl Diagnostic {
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file.display(), self.line, self.column)?;
-        // What was found is quoted, and may be anything: a terminal gets no control characters, and a log one line.
+        // What was found is quoted, and may be anything: a terminal gets nothing that it would obey, and a log one line.
         self.message
             .chars()
-            .try_for_each(|c| if c.is_control() { write!(f, "{}", c.escape_default()) } else { write!(f, "{c}") })
+            .try_for_each(|c| if misleads(c) { write!(f, "{}", c.escape_default()) } else { write!(f, "{c}") })
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::view::{Action, Card, CardRight, Deed, Holder, Next, Process, SourceState, View, Violation};
+use crate::text::misleads;
 use crate::units::{Bytes, Percent, Span};
 
 /// Text from anywhere, safe in HTML between tags and inside double quotes. Control characters, and those that turn the
@@ -20,7 +21,7 @@ impl Display for Text<'_> {
             '>' => f.write_str("&gt;"),
             '"' => f.write_str("&quot;"),
             '\'' => f.write_str("&#39;"),
-            c if super::view::misleads(c) => f.write_char(char::REPLACEMENT_CHARACTER),
+            c if misleads(c) => f.write_char(char::REPLACEMENT_CHARACTER),
             c => f.write_char(c),
         })
     }

@@ -267,13 +267,6 @@ impl CardRight {
     }
 }
 
-/// Whether a character could make text on a screen say what it does not: control characters, line separators, and those
-/// that turn the direction of writing.
-pub fn misleads(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{feff}')
-}
-
 fn violations(cycle: &Cycle) -> Vec<Violation> {
     let broken = cycle.judgements.iter().filter(|judgement| cycle.standing(judgement).is_violation());
     broken.filter_map(|judgement| Violation::of(cycle, judgement)).collect()

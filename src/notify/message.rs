@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 use super::Recipient;
 use crate::policy::{Action, Card, Deed, Evidence, Mode, Next, Person, Target, Verdict};
 use crate::snapshot::Truth;
+use crate::text::cleaned;
 use crate::units::Span;
 
 /// Who speaks, and by which clock.
@@ -173,20 +174,10 @@ fn way_out(to: &Recipient, verdict: &Verdict) -> Option<String> {
 /// Text of unknown origin as it may appear on a terminal: without control characters, in any direction, at most
 /// `width` characters long.
 pub fn clean(text: &str, width: usize) -> String {
-    let printable = |c: char| if is_harmful(c) { '?' } else { c };
-    let mut cleaned: String = text.chars().take(width).map(printable).collect();
-    if text.chars().nth(width).is_some() {
-        cleaned.push_str("...");
+    match text.char_indices().nth(width) {
+        Some((end, _)) => cleaned(&text[..end], '?') + "...",
+        None => cleaned(text, '?'),
     }
-    cleaned
-}
-
-/// C0, DEL and C1 command a terminal; the rest reorders or hides what is read (Unicode's bidirectional controls, line
-/// separators, zero-width characters, tags).
-fn is_harmful(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        || matches!(c, '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::io;
 use std::path::Path;
 
 use super::cgroup::{self, ContainerId};
-use super::procfs::command::cleaned;
 use super::procfs::{Executable, Procfs, Stat, attributes};
 use crate::snapshot::{Confidence, Process, ProcessId, Protection, Unseen};
+use crate::text::cleaned;
 
 /// Whom no rule may hit, by the name of the executable; a star at the end stands for the rest of the name.
 const INFRASTRUCTURE: [&str; 56] = [
@@ -161,7 +161,7 @@ impl Processes {
         let host = is_on_the_host(procfs, standpoint, pid, cgroup.as_deref());
 
         let fresh = || Kept {
-            command: cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end()),
+            command: cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end(), ' '),
             executable: executable.clone(),
             command_line: procfs.command_line(pid).ok().flatten(),
             protection: None,

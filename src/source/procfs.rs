@@ -17,6 +17,8 @@ pub mod mounts;
 pub use stat::Stat;
 pub use status::Status;
 
+use crate::text::cleaned;
+
 /// The largest that pid_max can be on 64 bits (proc_sys_kernel(5)), for where it cannot be read.
 const PID_MAX_LIMIT: u32 = 4_194_304;
 
@@ -201,7 +203,7 @@ fn executable(target: &OsStr, file: &Statx) -> Executable {
         _ => (bytes, false),
     };
     Executable {
-        path: command::cleaned(&String::from_utf8_lossy(path)),
+        path: cleaned(&String::from_utf8_lossy(path), ' '),
         deleted,
         of_root: file.stx_uid == 0 && file.stx_mode & 0o022 == 0,
         device: (file.stx_dev_major, file.stx_dev_minor),

@@ -8,22 +8,23 @@ use std::path::{Path, PathBuf};
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("causes", &[]),
     ("nesting", &[]),
+    ("text", &[]),
     ("units", &[]),
     ("schedule", &["units"]),
     ("snapshot", &["units", "schedule"]),
     ("policy", &["units", "schedule", "snapshot"]),
-    ("source", &["nesting", "units", "schedule", "snapshot"]),
-    ("notify", &["units", "snapshot", "policy", "source"]),
+    ("source", &["nesting", "text", "units", "schedule", "snapshot"]),
+    ("notify", &["text", "units", "snapshot", "policy", "source"]),
     ("audit", &["units", "snapshot", "policy"]),
     ("state", &["policy"]),
     ("control", &["state"]),
     ("enforce", &["causes", "units", "snapshot", "policy", "source", "notify", "audit", "state"]),
-    ("config", &["nesting", "units", "snapshot", "policy", "source", "enforce"]),
+    ("config", &["nesting", "text", "units", "snapshot", "policy", "source", "enforce"]),
     ("cycle", &["units", "snapshot", "policy", "enforce"]),
     ("export", &["units", "snapshot", "policy", "enforce", "cycle"]),
-    ("http", &["units", "snapshot", "policy", "cycle", "export"]),
+    ("http", &["text", "units", "snapshot", "policy", "cycle", "export"]),
     ("trial", &["units", "schedule", "snapshot", "policy", "source", "config"]),
-    ("status", &["causes", "units", "http"]),
+    ("status", &["causes", "text", "units", "http"]),
     ("demo", &[]),
     ("cli", &["units", "config", "control", "status"]),
 ];
@@ -46,7 +47,7 @@ fn a_module_knows_only_those_that_are_declared_before_it() {
 }
 
 /// Files and folders that may not name a clock, a file, a socket or a runtime.
-const PURE: &[&str] = &["nesting", "units", "schedule", "snapshot", "policy", "source/cgroup", "export"];
+const PURE: &[&str] = &["nesting", "text", "units", "schedule", "snapshot", "policy", "source/cgroup", "export"];
 
 const IMPURE_WORDS: &[&str] = &[
     "std::fs",

@@ -220,5 +220,5 @@ fn what_a_process_calls_itself_reaches_nobody_unclean() {
     target.cards[0].model = Some("\u{1b}c".into());
     let verdict = verdict(Mode::Enforce, to(std::slice::from_ref(&bob))).at(vec![target]);
     let text = compose(&voice(), &Recipient::Person(bob), &[&verdict]);
-    assert!(text.lines().all(|line| !line.chars().any(is_harmful)), "{text:?}");
+    assert!(text.lines().all(|line| !line.chars().any(crate::text::misleads)), "{text:?}");
 }

@@ -1,5 +1,7 @@
 //! A command line as it may be shown: secrets masked, nothing that a terminal would obey.
 
+use crate::text::cleaned;
+
 /// What stands for a secret.
 const MASK: &str = "***";
 /// Longer ones are cut: they are for people to recognise a program by.
@@ -79,7 +81,7 @@ fn shown(text: &[u8]) -> String {
         }
         shown.push(words.join(" "));
     }
-    cut(&cleaned(&shown.join(" ")))
+    cut(&cleaned(&shown.join(" "), ' '))
 }
 
 /// Whether the word after this one is a secret: `--api-key`, `Authorization:`, `Bearer`.
@@ -167,12 +169,6 @@ fn words_of(name: &str) -> Vec<String> {
     }
     words.retain(|word| !word.is_empty());
     words
-}
-
-/// Text that came from a process, without what a terminal would obey or a reader be misled by.
-pub fn cleaned(text: &str) -> String {
-    let misleads = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || misleads(c) { ' ' } else { c }).collect()
 }
 
 fn cut(line: &str) -> String {
