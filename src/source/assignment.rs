@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use jiff::Timestamp;
+use std::time::Instant;
 
 pub mod entry;
 pub mod fixed;
@@ -16,10 +14,11 @@ use files::Files;
 use fixed::Fixed;
 use pins::Pins;
 
+use super::Record;
 use super::directory::Directory;
 use crate::snapshot::{
     Answer, AssignmentSource, Assignments, Cards, Gpu, GpuSelector, GpuUuid, Grantee, Health, Lookup, Moment, Reading,
-    Right, Source, Truth, Validity,
+    Right, Source, Truth,
 };
 
 /// Which sources are enabled.
@@ -36,14 +35,6 @@ pub struct Sources {
     fixed: Option<Fixed>,
     files: Option<Files>,
     pins: Pins,
-}
-
-/// How a source fared so far.
-#[derive(Debug, Clone, Default)]
-struct Record {
-    last_success: Option<Timestamp>,
-    took: Option<Duration>,
-    errors: u64,
 }
 
 impl Sources {
@@ -124,26 +115,18 @@ fn speak<'a>(
     names.missing.clear();
     let answer = said.map(|entries| entries.into_iter().map(|entry| names.right(entry)).collect::<Vec<Right>>());
     let took = began.elapsed();
-    let health = |record: &Record, fault, unresolved| Health {
-        source,
-        fault,
-        last_success: record.last_success,
-        took: record.took,
-        errors: record.errors,
-        unresolved,
-    };
     match answer {
         Ok(rights) => {
             record.last_success = Some(at.wall);
             record.took = Some(record.took.map_or(took, |reading| reading.max(took)));
-            let unresolved = names.missing.iter().cloned().collect();
+            let unresolved = Some(names.missing.iter().cloned().collect());
             let answer = Answer { at: at.boot, rights };
-            (AssignmentSource { source, answer: Ok(answer) }, health(record, None, Some(unresolved)))
+            (AssignmentSource { source, answer: Ok(answer) }, Health { unresolved, ..record.health(source, None) })
         }
         Err(fault) => {
             record.errors += 1;
             // Which of its names are known is not known either.
-            (AssignmentSource::silent(source, fault.clone()), health(record, Some(fault), None))
+            (AssignmentSource::silent(source, fault.clone()), record.health(source, Some(fault)))
         }
     }
 }
@@ -161,15 +144,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     fn right(&mut self, entry: &Entry) -> Right {
-        Right {
-            to: self.grantee(&entry.to),
-            gpus: self.cards(&entry.gpus),
-            when: Validity {
-                window: entry.time.clone(),
-                from: entry.from.map(|date| date.0),
-                until: entry.until.map(|date| date.0),
-            },
-        }
+        Right { to: self.grantee(&entry.to), gpus: self.cards(&entry.gpus), when: entry.validity() }
     }
 
     fn grantee(&mut self, to: &To) -> Grantee {

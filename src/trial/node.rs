@@ -10,7 +10,7 @@ use super::{Trial, confidence};
 use crate::snapshot::gpu::{Identity, Memory, Readings};
 use crate::snapshot::{
     Answer, AssignmentSource, Assignments, Cards, Driver, Fault, Gpu, GpuUuid, Hold, Moment, Pause, Process, ProcessId,
-    Right, Snapshot, Source, Unseen, Validity,
+    Right, Snapshot, Source, Unseen,
 };
 use crate::source::assignment::entry::Entry;
 use crate::units::{Bytes, Percent, Uid};
@@ -179,11 +179,7 @@ impl<'a> Node<'a> {
         Right {
             to: self.trial.cast.grantee(&entry.to, directory_is_silent),
             gpus: Cards { known: named.map(|card| card.uuid.clone()).collect(), unresolved: Vec::new() },
-            when: Validity {
-                window: entry.time.clone(),
-                from: entry.from.map(|date| date.0),
-                until: entry.until.map(|date| date.0),
-            },
+            when: entry.validity(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 use crate::schedule::{Date, Window};
-use crate::snapshot::GpuSelector;
+use crate::snapshot::{GpuSelector, Validity};
 use crate::units::{Malformed, Scalar, filled, read_as_scalar};
 
 /// `{to: {group: vision}, gpus: [0, 4-7], time: "Mon-Fri 22:00-06:00 Asia/Shanghai", from: …, until: …}`.
@@ -41,6 +41,11 @@ impl Scalar for Name {
 read_as_scalar!(Name);
 
 impl Entry {
+    pub fn validity(&self) -> Validity {
+        let [from, until] = [self.from, self.until].map(|date| date.map(|date| date.0));
+        Validity { window: self.time.clone(), from, until }
+    }
+
     /// What is wrong with it although each of its parts is in order.
     pub fn fault(&self) -> Option<&'static str> {
         let backwards = self.from.zip(self.until).is_some_and(|(from, until)| from >= until);

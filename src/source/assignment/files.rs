@@ -8,9 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::Record;
 use super::entry::Entry;
 use crate::nesting::too_deep;
+use crate::source::Record;
 
 /// A list of rights is not as long.
 const LONGEST: u64 = 16 << 20;

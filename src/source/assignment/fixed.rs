@@ -1,7 +1,7 @@
 //! The rights that stand in the configuration itself.
 
-use super::Record;
 use super::entry::Entry;
+use crate::source::Record;
 
 pub struct Fixed {
     entries: Vec<Entry>,

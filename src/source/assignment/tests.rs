@@ -1,4 +1,7 @@
 use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
 
 use super::super::directory::{Answer as Told, Question};
 use super::*;
