@@ -3,7 +3,8 @@
 //! A cycle sees the node as a value, decides by a function, acts through one door, and publishes what it saw, decided and
 //! did. The modules below stand in reading order; each knows only those before it (a test holds that true):
 //!
-//! * [`causes`], [`nesting`], [`text`]: how an error is told, and what text from anywhere may hold.
+//! * [`causes`], [`nesting`], [`text`], [`disk`]: how an error is told, what text from anywhere may hold, how a file is
+//!   replaced.
 //! * [`units`], [`schedule`], [`snapshot`]: quantities, windows of the week, the node at one moment. Plain values.
 //! * [`policy`]: `step` and `settle`, pure functions over these; the only maker of verdicts.
 //! * [`source`]: NVML, `/proc`, the directory and the lists of rights become a snapshot. The only reader of the clock.
@@ -17,6 +18,7 @@
 mod causes;
 mod nesting;
 mod text;
+mod disk;
 mod units;
 mod schedule;
 mod snapshot;

@@ -1,14 +1,15 @@
 //! The ladders on disk: written whole, or not at all; and the lock that keeps two agents from one directory.
 
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::policy::State;
 
 /// A file of another version is not read: what it means is not known.
@@ -60,23 +61,13 @@ impl StateDir {
     }
 }
 
-/// Replaces a file by one that holds exactly `content`: after a crash it is the old one or the new one.
+/// Writes a file of the state directory anew; after a crash it is the old one or the new one.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), Error> {
-    replace(path, content).map_err(|source| Error::Write { path: path.to_owned(), source })
-}
-
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o600)).tempfile_in(dir)?;
-    file.write_all(content)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    // The rename itself is on disk only once the directory is.
-    File::open(dir)?.sync_all()
+    disk::replace(path, content).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 /// Moves a file that cannot be read to the first free name `<name>.broken-<n>`, for the admin to look at.
-pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let free = (1..1000).map(|n| path.with_file_name(format!("{name}.broken-{n}"))).find(|aside| !aside.exists());
     let aside = free.ok_or(io::ErrorKind::AlreadyExists)?;
@@ -167,6 +158,8 @@ mod tests {
     use crate::policy::{Episode, EpisodeKey, Mode, Subject, state::Sighting};
     use crate::snapshot::Truth;
     use crate::units::Uid;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     fn dir() -> (tempfile::TempDir, StateDir) {

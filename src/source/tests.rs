@@ -25,10 +25,12 @@ impl Node {
         fs::copy(library, &own).unwrap();
         fs::write(root.path().join("scenario.yaml"), scenario).unwrap();
         let fixed = rights.map(|text| assignment::files::parse(std::path::Path::new("test"), text).unwrap());
+        let state_dir = root.path().join("state");
+        fs::create_dir(&state_dir).unwrap();
         let sources = Sources::new(Settings {
             nvml_library: Some(own),
             procfs,
-            state_dir: root.path().join("state"),
+            state_dir,
             interval: Duration::from_secs(60),
             assignments: assignment::Settings { fixed, files: None },
         });

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::snapshot::{Gpu, GpuUuid};
 
 /// The pins, and the file that carries them over restarts.
@@ -118,14 +119,8 @@ fn read(path: &Path) -> Result<BTreeMap<u32, GpuUuid>, String> {
 }
 
 fn write(path: &Path, pins: &BTreeMap<u32, GpuUuid>) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(directory)?;
-    let mut file = tempfile::NamedTempFile::new_in(directory)?;
     let text = serde_yaml::to_string(&Stored { indexes: pins.clone() }).map_err(io::Error::other)?;
-    file.write_all(text.as_bytes())?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    fs::File::open(directory)?.sync_all()
+    disk::replace(path, text.as_bytes())
 }
 
 #[cfg(test)]
