@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::audit::{self, Audit};
 use crate::causes::chain;
 use crate::notify::{Channels, Delivery};
-use crate::policy::{Deed, EpisodeKey, Fate, Guard, Mode, Outcome, Signal, Target, Verdict};
+use crate::policy::{Deed, EpisodeKey, Fate, Guard, Outcome, Signal, Target, Verdict};
 use crate::snapshot::{Pause, Process, ProcessId, Protection, Reading, Snapshot, Unseen};
 use crate::source::procfs::Procfs;
 use crate::source::{Occupancy, Sources};
@@ -111,11 +111,7 @@ impl From<Fate> for Came {
 
 /// The one place where it is decided whether a verdict is carried out or rehearsed.
 fn is_carried_out(verdict: &Verdict) -> bool {
-    match verdict.mode() {
-        Mode::Observe => false,
-        Mode::Warn => !verdict.deed().is_act(),
-        Mode::Enforce => true,
-    }
+    verdict.mode().carries_out(verdict.deed().is_act())
 }
 
 impl Enforcer {

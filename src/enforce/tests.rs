@@ -1,4 +1,5 @@
 use super::*;
+use crate::policy::Mode;
 use crate::policy::forged::{snapshot, target};
 use crate::snapshot::Confidence;
 use crate::units::Uid;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
-use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Outcome, Rule, Subject};
+use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Mode, Outcome, Rule, Subject};
 use crate::snapshot::gpu::Readings;
 use crate::snapshot::{Gpu, Grantee, Health, Right, Source, Truth};
 use crate::units::Bytes;
@@ -102,7 +102,7 @@ pub struct CardRight {
 pub struct Violation {
     pub rule: String,
     pub description: String,
-    pub mode: String,
+    pub mode: Mode,
     pub severity: String,
     pub subject: String,
     pub user: Option<String>,
@@ -275,8 +275,7 @@ fn violations(cycle: &Cycle) -> Vec<Violation> {
 impl Violation {
     /// Whether what comes next only would be done, for the mode does not allow it.
     pub fn is_rehearsed(&self) -> bool {
-        let acts = self.next.as_ref().is_some_and(|next| next.acts);
-        self.mode == "observe" || (self.mode == "warn" && acts)
+        self.next.as_ref().is_some_and(|next| !self.mode.carries_out(next.acts))
     }
 
     fn of(cycle: &Cycle, judgement: &Judgement) -> Option<Self> {
@@ -286,7 +285,7 @@ impl Violation {
         Some(Self {
             rule: rule.name.to_string(),
             description: rule.description.clone(),
-            mode: rule.effective_mode(cycle.rules().mode).as_str().to_owned(),
+            mode: rule.effective_mode(cycle.rules().mode),
             severity: rule.severity.as_str().to_owned(),
             subject: subject(cycle, &judgement.key),
             user: judgement.owner.as_ref().map(|owner| owner.name.clone()),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::Recipient;
-use crate::policy::{Action, Card, Deed, Evidence, Mode, Next, Person, Target, Verdict};
+use crate::policy::{Action, Card, Deed, Evidence, Next, Person, Target, Verdict};
 use crate::snapshot::Truth;
 use crate::text::cleaned;
 use crate::units::Span;
@@ -133,8 +133,7 @@ fn moment(voice: &Voice, at: Timestamp) -> String {
 
 /// What comes next, unless its mode keeps it from coming.
 fn what_follows(verdict: &Verdict, next: &Next) -> Option<String> {
-    let mode = verdict.mode();
-    if next.action.is_act() && mode < Mode::Enforce || mode < Mode::Warn {
+    if !verdict.mode().carries_out(next.action.is_act()) {
         return None;
     }
     let what = match &next.action {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::rule::{Action, Rules, Signal};
 use super::state::State;
 use super::subject::EpisodeKey;
-use super::{Deed, Mode, Verdict};
+use super::{Deed, Verdict};
 use crate::snapshot::ProcessId;
 
 /// Takes from the verdicts every target on which another ladder acts. Rehearsals hit nobody, so they contend with nobody.
@@ -22,7 +22,7 @@ pub(super) fn one_ladder_a_process(state: &State, verdicts: &mut Vec<Verdict>, r
 
 fn contends(verdict: &Verdict) -> Option<Signal> {
     match verdict.deed {
-        Deed::Signal(signal) if verdict.mode == Mode::Enforce => Some(signal),
+        Deed::Signal(signal) if verdict.mode.carries_out(true) => Some(signal),
         _ => None,
     }
 }
@@ -31,7 +31,7 @@ fn contends(verdict: &Verdict) -> Option<Signal> {
 /// another to do: whoever is still there does not hear signals.
 fn acting<'a>(state: &'a State, rules: &Rules) -> BTreeMap<ProcessId, &'a EpisodeKey> {
     let mut acting = BTreeMap::new();
-    for (key, episode) in state.episodes.iter().filter(|(_, episode)| episode.mode == Mode::Enforce) {
+    for (key, episode) in state.episodes.iter().filter(|(_, episode)| episode.mode.carries_out(true)) {
         let rungs = rules.rules.iter().find(|rule| rule.name == key.rule).map_or(&[][..], |rule| rule.then.rungs());
         for (process, progress) in &episode.targets {
             let killed = rungs.get(progress.rung).is_some_and(|rung| rung.action == Action::Signal(Signal::Kill));

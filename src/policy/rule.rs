@@ -200,6 +200,11 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Whether a message, or what touches processes, is carried out in this mode and not only rehearsed.
+    pub fn carries_out(self, is_act: bool) -> bool {
+        self >= if is_act { Self::Enforce } else { Self::Warn }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Observe => "observe",

@@ -146,7 +146,7 @@ impl State {
                 .filter(|target| target.objection.is_none())
                 .map(|target| target.process)
                 .collect();
-            if verdict.mode < Mode::Enforce || targets.is_empty() {
+            if !verdict.mode.carries_out(true) || targets.is_empty() {
                 continue;
             }
             if let Some(episode) = self.episodes.get_mut(&verdict.key) {

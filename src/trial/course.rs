@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::Trial;
 use super::node::Node;
 use crate::policy::{
-    self, Card, Deed, EpisodeKey, Fate, Guard, Judgement, Mode, Outcome, Person, RuleName, Signal, State, Subject,
-    Verdict,
+    self, Card, Deed, EpisodeKey, Fate, Guard, Judgement, Outcome, Person, RuleName, Signal, State, Subject, Verdict,
 };
 use crate::snapshot::{ProcessId, Truth};
 
@@ -126,7 +125,7 @@ impl Run<'_> {
         for target in verdict.targets() {
             let result = match target.objection {
                 Some(guard) => Fate::Refused(guard),
-                None if verdict.mode() < Mode::Enforce => Fate::Rehearsed,
+                None if !verdict.mode().carries_out(true) => Fate::Rehearsed,
                 None => Fate::Done,
             };
             if result == Fate::Done && self.dies_on(target.process, signal) {
@@ -143,7 +142,7 @@ impl Run<'_> {
     }
 
     fn tell(&self, verdict: &Verdict, time: Duration) -> Outcome {
-        if verdict.mode() < Mode::Warn {
+        if !verdict.mode().carries_out(false) {
             return outcome(verdict, None, Fate::Rehearsed);
         }
         let result = match verdict.deed() {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::policy::forged::target;
-use crate::policy::{ChannelName, Signal};
+use crate::policy::{ChannelName, Mode, Signal};
 use crate::snapshot::GpuUuid;
 use crate::units::{Bytes, Uid};
 use expect_test::{Expect, expect};
