@@ -95,7 +95,11 @@ fn check(files: &[PathBuf]) -> ExitCode {
         group: &|name| known.group(name),
         gpu: &|selector| known.gpu(selector),
     };
-    match config::check::run(files, &names, trial::errors, &mut Readers(io::stdout())) {
+    let checked = config::check::run(files, &names, trial::errors, &mut Readers(io::stdout()));
+    if known.directory_is_silent() {
+        eprintln!("users and groups are not all checked: the directory does not answer");
+    }
+    match checked {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(BAD_CONFIGURATION),
         Err(error) => failed(&error),

@@ -1,6 +1,6 @@
 //! Whether names in a configuration are those of somebody and something now: for `gpuwarden check`, which has time to wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +17,9 @@ const GLANCE: Duration = Duration::from_millis(5);
 pub struct Known {
     directory: RefCell<Directory>,
     cards: Result<Vec<Gpu>, String>,
+    /// How long to wait for the next answer of the directory. One that has been late is waited for no more: a file may
+    /// name thousands.
+    patience: Cell<Duration>,
 }
 
 impl Known {
@@ -24,12 +27,17 @@ impl Known {
     pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
         let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(PATIENCE);
         let cards = look.map(|look| look.cards.into_iter().map(named).collect());
-        Ok(Self { directory: RefCell::new(Directory::start()?), cards })
+        Ok(Self { directory: RefCell::new(Directory::start()?), cards, patience: Cell::new(PATIENCE) })
     }
 
     /// Why the driver showed no cards, if it did not.
     pub fn driver_fault(&self) -> Option<&str> {
         self.cards.as_ref().err().map(String::as_str)
+    }
+
+    /// Whether some name may be good only because the directory did not answer.
+    pub fn directory_is_silent(&self) -> bool {
+        self.patience.get().is_zero()
     }
 
     pub fn user(&self, name: &str) -> Lookup<()> {
@@ -58,7 +66,11 @@ impl Known {
         loop {
             directory.take_answers();
             let lookup = question(&mut directory);
-            if lookup != Lookup::Pending || began.elapsed() > PATIENCE {
+            if lookup != Lookup::Pending {
+                return lookup;
+            }
+            if began.elapsed() >= self.patience.get() {
+                self.patience.set(Duration::ZERO);
                 return lookup;
             }
             thread::sleep(GLANCE);
@@ -82,5 +94,27 @@ fn named(seen: Seen) -> Gpu {
         identity: seen.identity,
         readings: seen.readings,
         holds: Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_directory_that_does_not_answer_is_waited_for_once() {
+        let (_never, answer) = channel::<()>();
+        let directory = Directory::with(move |_| answer.recv().map(|()| None).map_err(|error| error.to_string()));
+        let patience = Duration::from_millis(100);
+        let known =
+            Known { directory: RefCell::new(directory.unwrap()), cards: Ok(Vec::new()), patience: Cell::new(patience) };
+        assert!(!known.directory_is_silent());
+        let began = Instant::now();
+        for number in 0..1000 {
+            assert_eq!(known.user(&format!("user{number}")), Lookup::Pending);
+        }
+        assert!(known.directory_is_silent());
+        assert!(began.elapsed() < 100 * patience, "{:?}", began.elapsed());
     }
 }
