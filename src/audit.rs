@@ -81,13 +81,19 @@ struct Lost<'a> {
     subject: &'a Subject,
     rung: usize,
     action: &'a str,
-    target: Option<ProcessId>,
+    targets: Vec<Named>,
+}
+
+#[derive(Debug, Serialize)]
+struct Named {
+    pid: i32,
+    start_time: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct Hit<'a> {
-    pid: i32,
-    start_time: u64,
+    #[serde(flatten)]
+    process: Named,
     uid: Option<crate::units::Uid>,
     confidence: Confidence,
     command: &'a str,
@@ -115,12 +121,17 @@ impl<'a> From<&'a Fate> for Came<'a> {
     }
 }
 
+impl From<ProcessId> for Named {
+    fn from(ProcessId { pid, started }: ProcessId) -> Self {
+        Self { pid, start_time: started }
+    }
+}
+
 impl<'a> From<&'a Target> for Hit<'a> {
     fn from(target: &'a Target) -> Self {
-        let ProcessId { pid, started } = target.process;
         let gpus = target.cards.iter().map(|card| card.uuid.0.as_str()).collect();
         let (uid, confidence) = (target.uid, target.confidence);
-        Self { pid, start_time: started, uid, confidence, command: &target.command, gpus }
+        Self { process: target.process.into(), uid, confidence, command: &target.command, gpus }
     }
 }
 
@@ -160,7 +171,7 @@ impl Audit {
             subject: &outcome.key.subject,
             rung: outcome.rung,
             action: outcome.deed.as_str(),
-            target: outcome.target,
+            targets: outcome.target.into_iter().map(Named::from).collect(),
         };
         self.append(&to_line(&line))
     }
@@ -311,6 +322,24 @@ mod tests {
             {"time":"2026-11-30T00:53:20Z","boot_id":"boot-1","host":"gpu01","kind":"outcome","rule":"idle","mode":"enforce","subject":{"user":{"uid":1000,"gpu":null}},"owner":{"uid":1000,"name":"user1000"},"rung":0,"action":"TERM","evidence":[],"targets":[{"pid":4242,"start_time":99,"uid":1000,"confidence":"high","command":"a\nb\u001b[31m \"","gpus":["GPU-1"]}],"outcome":"refused","reason":"protected","remarks":["it was stopped"]}
         "#]].assert_eq(&text);
         assert_eq!(fs::metadata(dir.path().join("audit.jsonl")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_lost_act_names_its_target_as_any_other_record_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let verdict = verdict();
+        let lost = Outcome {
+            key: verdict.key().clone(),
+            rung: 1,
+            deed: verdict.deed().clone(),
+            owner: None,
+            target: Some(ProcessId { pid: 4242, started: 99 }),
+            result: Fate::Failed("nobody knows".into()),
+        };
+        Audit::new(dir.path(), "gpu01").lost(&snapshot(0), &lost).unwrap();
+        let record = &lines(dir.path())[0];
+        assert_eq!(record["targets"], serde_json::json!([{"pid": 4242, "start_time": 99}]));
+        assert_eq!((&record["outcome"], &record["error"]), (&"failed".into(), &"nobody knows".into()));
     }
 
     #[test]

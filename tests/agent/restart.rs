@@ -84,7 +84,7 @@ fn no_signal_twice_or_early(worker: &mut Worker) {
 
 /// Of a signal during which the agent was killed nobody knows whether it went out; its target gets no further one.
 fn is_lost(node: &Node, worker: &Worker) -> bool {
-    let of = |record: &Value| record["outcome"] == "failed" && record["target"]["pid"] == worker.pid();
+    let of = |record: &Value| record["outcome"] == "failed" && record["targets"][0]["pid"] == worker.pid();
     node.audit().iter().any(of)
 }
 
