@@ -39,7 +39,7 @@ pub struct Episode {
     pub false_for: Duration,
     /// Boot time since which it has been unknown on end.
     pub unknown_since: Option<Duration>,
-    #[serde(with = "by_uid")]
+    #[serde(with = "as_pairs")]
     pub warned: BTreeMap<Uid, Warned>,
     /// The last warning reached nobody.
     pub unreachable: bool,
@@ -228,24 +228,19 @@ mod as_pairs {
     use super::*;
     use serde::{Deserializer, Serializer};
 
-    pub fn serialize<S: Serializer>(targets: &BTreeMap<ProcessId, Progress>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(targets)
+    pub fn serialize<K: Serialize, V: Serialize, S: Serializer>(
+        map: &BTreeMap<K, V>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<ProcessId, Progress>, D::Error> {
-        Vec::<(ProcessId, Progress)>::deserialize(deserializer).map(|pairs| pairs.into_iter().collect())
-    }
-}
-
-mod by_uid {
-    use super::*;
-    use serde::{Deserializer, Serializer};
-
-    pub fn serialize<S: Serializer>(warned: &BTreeMap<Uid, Warned>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(warned)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<Uid, Warned>, D::Error> {
-        Vec::<(Uid, Warned)>::deserialize(deserializer).map(|pairs| pairs.into_iter().collect())
+    pub fn deserialize<'de, K, V, D>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+    where
+        K: Deserialize<'de> + Ord,
+        V: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        Vec::<(K, V)>::deserialize(deserializer).map(|pairs| pairs.into_iter().collect())
     }
 }
