@@ -227,11 +227,11 @@ impl Agent {
         let began = Instant::now();
         let snapshot = self.sources.observe();
         let step = policy::step(&self.setup.rules, &snapshot, &self.state);
-        self.save(&step.state);
+        self.enforcer.state_was_saved(self.store.save(&step.state));
         let mut outcomes = self.report_what_was_before(&step, &snapshot);
         outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, &mut self.sources));
         self.state = policy::settle(step.state, &outcomes, self.sources.now());
-        self.save(&self.state.clone());
+        self.enforcer.state_was_saved(self.store.save(&self.state));
         self.publish(snapshot, step.judgements, outcomes, began.elapsed());
     }
 
@@ -268,10 +268,6 @@ impl Agent {
             self.answer_reload(reloads.into_iter().flatten().collect());
         }
         Next::GoOn
-    }
-
-    fn save(&mut self, state: &State) {
-        self.enforcer.state_was_saved(self.store.save(state));
     }
 
     /// Ladders that were left, and acts that an agent before this one left open.

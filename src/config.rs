@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::enforce::Limits;
 use crate::policy::check::{self as rule_check, Complaint, steps};
-use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules};
+use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules, fnv1a};
 use crate::source::assignment::entry::Entry;
 use crate::units::{Bytes, Percent, Uid, filled_option};
 
@@ -354,12 +354,7 @@ fn entries(list: &[Entry], at: Vec<rule_check::Step>) -> Vec<Complaint> {
 
 /// FNV-1a over texts and their lengths, folded to 48 bits.
 fn hash<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for text in texts {
-        for byte in text.len().to_le_bytes().iter().chain(text.as_bytes()) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
+    let hash = fnv1a(texts.flat_map(|text| text.len().to_le_bytes().into_iter().chain(text.bytes())));
     (hash ^ hash >> 48) & 0xffff_ffff_ffff
 }
 

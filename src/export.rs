@@ -63,7 +63,7 @@ fn all(cycle: &Cycle, sink: &mut impl Sink) {
     sink.table(&source::node(), &[cycle]);
     sink.table(&agent::cycle(), &[cycle]);
     sink.table(&agent::build(), &[cycle.setup.build]);
-    sink.table(&agent::process(), &[agent::Own(cycle)]);
+    sink.table(&agent::process(), &[cycle]);
 }
 
 /// Each family becomes text as soon as it is made: all of them at once would be many times the page.

@@ -275,7 +275,7 @@ pub fn setup() -> Setup {
         channels: ["mail", "terminal"].map(|name| ChannelName(name.into())).into(),
         groups: ["vision".to_owned()].into(),
         processes: 256,
-        hash: 0x0123_4567_89ab_cdef,
+        hash: 0x4567_89ab_cdef,
     }
 }
 

@@ -27,9 +27,8 @@ pub fn cycle<'a>() -> Vec<Series<&'a Cycle>> {
         gauge("config_last_reload_success_timestamp_seconds", "When the configuration in effect was read.", |cycle| {
             Some(cycle.reload.last_success.as_second() as f64)
         }),
-        // 48 bits of it: an f64 tells no more than 53 apart.
         gauge("config_hash", "A number for configuration and rules; nodes with one number judge alike.", |cycle| {
-            Some((cycle.setup.hash & ((1 << 48) - 1)) as f64)
+            Some(cycle.setup.hash as f64)
         }),
     ]
 }
@@ -57,38 +56,29 @@ pub fn build() -> Vec<Series<Build>> {
     )]
 }
 
-/// The agent as a process.
-pub struct Own<'a>(pub &'a Cycle);
-
-impl Subject for Own<'_> {
-    const LABELS: &'static [&'static str] = &[];
-
-    fn labels(&self) -> Labels {
-        Labels::new()
-    }
-}
-
 /// What every Prometheus client publishes of its own process, without prefix and with the usual sentences.
-pub fn process<'a>() -> Vec<Series<Own<'a>>> {
+pub fn process<'a>() -> Vec<Series<&'a Cycle>> {
     vec![
-        counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", |own: &Own| {
-            own.0.agent.cpu.map(|time| time.as_secs_f64())
+        counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", |cycle: &&Cycle| {
+            cycle.agent.cpu.map(|time| time.as_secs_f64())
         }),
-        gauge("process_max_fds", "Maximum number of open file descriptors.", |own| {
-            own.0.agent.max_fds.map(|fds| fds as f64)
+        gauge("process_max_fds", "Maximum number of open file descriptors.", |cycle| {
+            cycle.agent.max_fds.map(|fds| fds as f64)
         }),
-        gauge("process_open_fds", "Number of open file descriptors.", |own| own.0.agent.open_fds.map(|fds| fds as f64)),
-        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |own| {
-            own.0.agent.resident.map(|bytes| bytes.0 as f64)
+        gauge("process_open_fds", "Number of open file descriptors.", |cycle| {
+            cycle.agent.open_fds.map(|fds| fds as f64)
         }),
-        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |own| {
-            own.0.tallies.booted.zip(own.0.agent.started).map(|(booted, started)| booted.unix_seconds(started))
+        gauge("process_resident_memory_bytes", "Resident memory size in bytes.", |cycle| {
+            cycle.agent.resident.map(|bytes| bytes.0 as f64)
         }),
-        gauge("process_threads", "Number of OS threads in the process.", |own| {
-            own.0.agent.threads.map(|threads| threads as f64)
+        gauge("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", |cycle| {
+            cycle.tallies.booted.zip(cycle.agent.started).map(|(booted, started)| booted.unix_seconds(started))
         }),
-        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |own| {
-            own.0.agent.virtual_memory.map(|bytes| bytes.0 as f64)
+        gauge("process_threads", "Number of OS threads in the process.", |cycle| {
+            cycle.agent.threads.map(|threads| threads as f64)
+        }),
+        gauge("process_virtual_memory_bytes", "Virtual memory size in bytes.", |cycle| {
+            cycle.agent.virtual_memory.map(|bytes| bytes.0 as f64)
         }),
     ]
     .into_iter()

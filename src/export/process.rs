@@ -6,7 +6,7 @@ use super::card::gpu_labels;
 use super::series::{Labels, Sample, Series, Subject, counter, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Part, parts};
-use crate::snapshot::{Kind, Process, Truth};
+use crate::snapshot::{Kind, Process};
 
 /// A process on one card.
 pub struct OnCard<'a> {
@@ -119,15 +119,9 @@ pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
             let pair = (on.process.id, on.part.gpu.uuid.clone());
             on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64())
         }),
-        gauge(
-            "process_assigned",
-            "Whether its owner may use the card now; absent where that is unknown.",
-            |on| match on.part.assigned(&on.cycle.seen) {
-                Truth::True => Some(truth(true)),
-                Truth::False => Some(truth(false)),
-                Truth::Unknown => None,
-            },
-        ),
+        gauge("process_assigned", "Whether its owner may use the card now; absent where that is unknown.", |on| {
+            on.part.assigned(&on.cycle.seen).known().map(truth)
+        }),
     ]
 }
 

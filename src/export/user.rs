@@ -7,7 +7,7 @@ use super::series::{Labels, Series, Subject, counter, gauge};
 use crate::cycle::Cycle;
 use crate::cycle::tallies::CardTime;
 use crate::cycle::usage::{Usage, usages};
-use crate::snapshot::{GpuUuid, Truth, User};
+use crate::snapshot::{GpuUuid, User};
 
 /// Who a user is.
 pub struct Person<'a> {
@@ -123,12 +123,7 @@ fn lists_are_whole(cycle: &Cycle) -> bool {
 
 fn gpus(cycle: &Cycle, usages: &[&Usage]) -> Option<u64> {
     let held = usages.iter().map(|usage| usage.memory().exceeds(cycle.rules().footprint));
-    held.map(|held| match held {
-        Truth::True => Some(1),
-        Truth::False => Some(0),
-        Truth::Unknown => None,
-    })
-    .sum()
+    held.map(|held| held.known().map(u64::from)).sum()
 }
 
 fn processes(usages: &[&Usage]) -> u64 {

@@ -234,11 +234,7 @@ impl Process {
             memory: part.hold.memory.map(|bytes| bytes.0),
             utilization: part.hold.utilization.map(|share| share.ratio()),
             age_seconds: age.map(|age| age.as_secs_f64()),
-            assigned: match part.assigned(&cycle.seen) {
-                Truth::True => Some(true),
-                Truth::False => Some(false),
-                Truth::Unknown => None,
-            },
+            assigned: part.assigned(&cycle.seen).known(),
         }
     }
 }

@@ -243,11 +243,7 @@ impl<'a> Bench<'a> {
         if !self.rule.asks_for_rights() {
             return None;
         }
-        match self.now.assignments.assigned(seen.asker(None), &seen.gpu.uuid, self.now.at.wall) {
-            Truth::True => Some(true),
-            Truth::False => Some(false),
-            Truth::Unknown => None,
-        }
+        self.now.assignments.assigned(seen.asker(None), &seen.gpu.uuid, self.now.at.wall).known()
     }
 
     /// Whom the rights on the card name, now or as soon as the rule looks ahead.

@@ -111,7 +111,7 @@ impl Rule {
         let text = format!(
             "{about:?} {per_gpu} {among:?} {when:?} {unless:?} {then:?} {targets:?} {clear_after:?} {without_warning}"
         );
-        fnv1a(text.as_bytes())
+        fnv1a(text.bytes())
     }
 
     /// Whether its ladder has a rung that tells whom a right names.
@@ -430,6 +430,7 @@ impl<'de> Deserialize<'de> for Exemption {
 }
 
 /// FNV-1a, 64 bits: it is the same in every process and release, as std's hasher need not be.
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
 }

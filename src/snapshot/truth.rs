@@ -28,6 +28,15 @@ impl Truth {
         !Self::all(parts.into_iter().map(Not::not))
     }
 
+    /// What it is, where that is known.
+    pub fn known(self) -> Option<bool> {
+        match self {
+            Self::True => Some(true),
+            Self::False => Some(false),
+            Self::Unknown => None,
+        }
+    }
+
     pub fn is_true(self) -> bool {
         self == Self::True
     }

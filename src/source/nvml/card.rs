@@ -286,7 +286,7 @@ impl Card {
         Ok(ecc)
     }
 
-    /// The processes on it, list by list. `Err(Ok(…))` is a list that could not be read this time.
+    /// The processes on it, list by list. `Ok(Err(…))`: one of them could not be read this time.
     pub fn lists(&mut self, asked: &mut Asked) -> Result<Result<Lists, Failure>, Trouble> {
         let mut lists = Lists::default();
         for list in [List::Compute, List::Graphics, List::Mps] {

@@ -14,8 +14,6 @@ pub struct Stat {
     pub name: String,
     pub state: char,
     pub parent: i32,
-    pub process_group: i32,
-    pub session: i32,
     /// Its controlling terminal, as the kernel packs a device number; 0: none.
     pub terminal: u32,
     pub kernel_thread: bool,
@@ -43,8 +41,6 @@ impl Stat {
             name: String::from_utf8_lossy(name).into_owned(),
             state: field(3)?.chars().next()?,
             parent: id(4)?,
-            process_group: id(5)?,
-            session: id(6)?,
             terminal: id(7)?.cast_unsigned(),
             kernel_thread: number(9)? & PF_KTHREAD != 0,
             threads: number(20)?,
