@@ -26,7 +26,7 @@ use crate::notify::terminal::Terminal;
 use crate::notify::{Channels, TERMINAL};
 use crate::policy::condition::Condition;
 use crate::policy::{self, ChannelName, Judgement, Mode, Outcome, State};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{ProcessId, Snapshot};
 use crate::source::assignment::entry::To;
 use crate::source::procfs::Procfs;
 use crate::source::{self, Sources, assignment};
@@ -232,7 +232,7 @@ impl Agent {
         outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, &mut self.sources));
         self.state = policy::settle(step.state, &outcomes, self.sources.now());
         self.enforcer.state_was_saved(self.store.save(&self.state));
-        self.publish(snapshot, step.judgements, outcomes, began.elapsed());
+        self.publish(snapshot, step.judgements, step.exempt, outcomes, began.elapsed());
     }
 
     /// Waits for the next turn and does what is asked meanwhile. False when the agent is to end.
@@ -280,7 +280,14 @@ impl Agent {
         lost
     }
 
-    fn publish(&mut self, seen: Snapshot, judgements: Vec<Judgement>, outcomes: Vec<Outcome>, took: Duration) {
+    fn publish(
+        &mut self,
+        seen: Snapshot,
+        judgements: Vec<Judgement>,
+        exempt: BTreeSet<ProcessId>,
+        outcomes: Vec<Outcome>,
+        took: Duration,
+    ) {
         self.tallies.count(&Turn {
             before: self.last.as_ref().map(|last| &last.seen),
             now: &seen,
@@ -290,10 +297,10 @@ impl Agent {
             setup: &self.setup,
         });
         let cycle = Arc::new(Cycle {
-            exempt: policy::exempt_processes(&self.setup.rules, &seen),
             agent: cycle::Agent::observe(),
             seen,
             judgements,
+            exempt,
             outcomes,
             state: self.state.clone(),
             pauses: self.enforcer.pauses().clone(),

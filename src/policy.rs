@@ -3,6 +3,7 @@
 //! A rule has subjects; [`judge`] tells for each whether the rule is broken, in three values; [`ladder`] turns what was
 //! seen, cycle after cycle, into rungs; [`step`] does both for all rules and [`settle`] writes down what came of it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,7 +27,6 @@ pub mod forged;
 mod tests;
 
 pub use facts::Evidence;
-pub use judge::exempt_processes;
 pub use rule::{Action, ChannelName, Mode, Rule, RuleName, Rules, Signal};
 pub use state::{Episode, Standing, State};
 pub use subject::{EpisodeKey, Subject};
@@ -39,6 +39,8 @@ pub struct Step {
     pub verdicts: Vec<Verdict>,
     /// What every rule says of every subject that it has now.
     pub judgements: Vec<Judgement>,
+    /// The processes that no rule judges.
+    pub exempt: BTreeSet<ProcessId>,
     /// The ladders that were left: the condition was false for long enough, or what it meant has changed.
     pub ended: Vec<EpisodeKey>,
 }
@@ -316,9 +318,10 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     let mut state = State::default();
     let mut verdicts = Vec::new();
     let mut judgements = Vec::new();
+    let seen: Vec<_> = facts::seen(now).collect();
     for rule in &rules.rules {
         let meaning = rule.meaning();
-        for judged in judge::subjects(rule, rules, now, before) {
+        for judged in judge::subjects(rule, rules, now, &seen, before) {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
             let advanced = ladder::advance(rule, meaning, rules, now.at, &judged, was);
@@ -341,7 +344,7 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     conflict::one_ladder_a_process(&state, &mut verdicts, rules);
     state.note_as_tried(&verdicts);
     let ended = before.episodes.keys().filter(|key| !state.episodes.contains_key(key)).cloned().collect();
-    Step { state, verdicts, judgements, ended }
+    Step { state, verdicts, judgements, exempt: judge::exempt_processes(rules, now, &seen), ended }
 }
 
 /// Writes down what came of the verdicts. `after` is a moment by which they had all been carried out: warning and

@@ -35,7 +35,7 @@ pub(super) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    pub fn new(now: &'a Snapshot, gpu: &'a Gpu, hold: &'a Hold, process: &'a Process) -> Self {
+    fn new(now: &'a Snapshot, gpu: &'a Gpu, hold: &'a Hold, process: &'a Process) -> Self {
         let unheard = |uid| User { uid, name: Lookup::Pending, groups: Lookup::Pending };
         let user = process.uid.map(|uid| now.users.get(&uid).map_or_else(|| Cow::Owned(unheard(uid)), Cow::Borrowed));
         Self { gpu, hold, process, user }
@@ -52,6 +52,11 @@ impl<'a> Seen<'a> {
     pub fn asker(&self, came: Option<Duration>) -> Asker<'_> {
         Asker { user: self.user(), came }
     }
+}
+
+/// Each identified process on each card.
+pub(super) fn seen(now: &Snapshot) -> impl Iterator<Item = Seen<'_>> {
+    now.holds().map(|(gpu, hold, process)| Seen::new(now, gpu, hold, process))
 }
 
 /// A user with what he holds, on the node or on one card.

@@ -30,26 +30,31 @@ pub(super) struct Judged {
 }
 
 /// Judges every subject that the rule has now, and every one that is remembered.
-pub(super) fn subjects(rule: &Rule, rules: &Rules, now: &Snapshot, before: &State) -> Vec<Judged> {
+pub(super) fn subjects<'a>(
+    rule: &'a Rule,
+    rules: &'a Rules,
+    now: &'a Snapshot,
+    seen: &[Seen<'a>],
+    before: &State,
+) -> Vec<Judged> {
     let bench = Bench { rule, rules, now };
-    let seen: Vec<Seen> = now.holds().map(|(gpu, hold, process)| Seen::new(now, gpu, hold, process)).collect();
     let mut judged: Vec<Judged> = match rule.about {
         About::Process => seen.iter().filter_map(|seen| bench.process(seen)).collect(),
-        About::User => bench.users(&seen),
+        About::User => bench.users(seen),
         About::Gpu => now.cards().iter().map(|gpu| bench.gpu(gpu)).collect(),
     };
     let present: BTreeSet<&Subject> = judged.iter().map(|judged| &judged.subject).collect();
     let remembered = before.episodes.keys().filter(|key| key.rule == rule.name && !present.contains(&key.subject));
-    let absent: Vec<Judged> = remembered.map(|key| bench.absent(&key.subject, &seen)).collect();
+    let absent: Vec<Judged> = remembered.map(|key| bench.absent(&key.subject, seen)).collect();
     judged.extend(absent);
     judged
 }
 
 /// The processes that no rule judges.
-pub fn exempt_processes(rules: &Rules, now: &Snapshot) -> BTreeSet<ProcessId> {
+pub(super) fn exempt_processes(rules: &Rules, now: &Snapshot, seen: &[Seen]) -> BTreeSet<ProcessId> {
     let for_all: Vec<_> = rules.exempt.iter().filter(|exemption| exemption.rules.is_empty()).collect();
-    let seen = now.holds().map(|(gpu, hold, process)| Seen::new(now, gpu, hold, process));
-    seen.filter(|seen| Truth::any(for_all.iter().map(|exemption| exempted_by(exemption, seen, now))).is_true())
+    seen.iter()
+        .filter(|seen| Truth::any(for_all.iter().map(|exemption| exempted_by(exemption, seen, now))).is_true())
         .map(|seen| seen.process.id)
         .collect()
 }
