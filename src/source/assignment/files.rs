@@ -21,7 +21,7 @@ const AS_SHELLS_DO: glob::MatchOptions =
 
 pub struct Files {
     patterns: Vec<PathBuf>,
-    files: BTreeMap<PathBuf, (Version, Result<Vec<Entry>, String>)>,
+    files: BTreeMap<PathBuf, Read>,
     /// Why the patterns as such are silent.
     fault: Option<String>,
     warned: Option<String>,
@@ -120,30 +120,29 @@ fn found(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-type Read = (Version, Result<Vec<Entry>, String>);
+/// What a file said, and of which of its versions that holds; `None` where it must be read again in any case.
+type Read = (Option<Version>, Result<Vec<Entry>, String>);
 
 fn read_again(path: &Path, known: Option<Read>) -> Read {
-    const NOWHERE: Version = Version { file: (0, 0), size: 0, modified: (0, 0), changed: (0, 0) };
-    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let unread = |why: &str| (None, Err(format!("{}: {why}", path.display())));
+    let failed = |error: io::Error| (None, Err(format!("cannot read {}: {error}", path.display())));
     let file = match fs::metadata(path) {
-        Ok(file) if !file.is_file() => return (NOWHERE, Err(format!("{}: not a file", path.display()))),
-        Ok(file) if file.size() > LONGEST => return (NOWHERE, Err(format!("{}: too large", path.display()))),
+        Ok(file) if !file.is_file() => return unread("not a file"),
+        Ok(file) if file.size() > LONGEST => return unread("too large"),
         Ok(file) => file,
-        Err(error) => return (NOWHERE, Err(failed(error))),
+        Err(error) => return failed(error),
     };
-    let version = Version::from(file);
-    if let Some((before, read)) = known
-        && before == version
-    {
-        return (before, read);
+    let version = Some(Version::from(file));
+    if let Some(read) = known.filter(|(before, _)| *before == version) {
+        return read;
     }
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) => return (NOWHERE, Err(failed(error))),
+        Err(error) => return failed(error),
     };
     // Written while it was read: what was read may be half of it.
-    if !fs::metadata(path).is_ok_and(|after| Version::from(after) == version) {
-        return (NOWHERE, Err(format!("{}: is being written", path.display())));
+    if fs::metadata(path).ok().map(Version::from) != version {
+        return unread("is being written");
     }
     (version, parse(path, &text))
 }
