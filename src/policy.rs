@@ -180,7 +180,7 @@ pub struct Person {
 }
 
 /// A card as people name it, and as it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Card {
     pub uuid: GpuUuid,
     pub index: u32,
@@ -188,7 +188,7 @@ pub struct Card {
 }
 
 /// A process that a verdict is about.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub process: ProcessId,
     pub uid: Option<Uid>,
@@ -197,14 +197,12 @@ pub struct Target {
     pub cards: Vec<Card>,
     pub command: String,
     /// With secrets masked; shown to its owner only.
-    #[serde(skip)]
     pub command_line: Option<String>,
     /// On those cards together; `None` where a part is unknown.
     pub memory: Option<Bytes>,
     /// Why policy forbids the act on this process.
     pub objection: Option<Guard>,
     /// How long the act has been due.
-    #[serde(skip)]
     pub overdue: Duration,
 }
 
@@ -216,8 +214,7 @@ pub struct Next {
 }
 
 /// Why an act was not done; the label `reason` of `refusals_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guard {
     /// The process is one that no rule may hit.
     Protected,
@@ -282,8 +279,7 @@ pub struct Outcome {
     pub result: Fate,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase", tag = "outcome", content = "detail")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// It was done: delivered by one channel, or signalled.
     Done,

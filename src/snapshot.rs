@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::units::Uid;
 
@@ -47,7 +47,7 @@ impl Fault {
 }
 
 /// Where facts come from; the label `source` of the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     Nvml,
@@ -145,8 +145,7 @@ pub struct Health {
 }
 
 /// Why nothing may be signalled now; the label `reason` of `gpuwarden_enforcement_paused`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pause {
     /// Too soon after start, a reload that changed something, resume, a clock jump or the return of a source.
     StartDelay,

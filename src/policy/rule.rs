@@ -167,7 +167,7 @@ impl fmt::Display for RuleName {
 }
 
 /// To whom the ladder belongs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum About {
     /// One process on one GPU.
@@ -214,7 +214,7 @@ impl Mode {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     Info,
@@ -234,7 +234,7 @@ impl Severity {
 }
 
 /// Which of the subject's processes an act hits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Targets {
     /// The one that started last; the next when it is gone and the condition still holds.
@@ -264,8 +264,7 @@ pub struct Rung {
 }
 
 /// What a rung does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Tell the subject's owner.
     Warn(Vec<ChannelName>),

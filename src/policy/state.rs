@@ -88,8 +88,7 @@ pub enum Tried {
 }
 
 /// How a subject stands; the label `state` of `violations` and `rule_subjects`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     Clear,
     Unknown,

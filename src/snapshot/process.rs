@@ -55,7 +55,7 @@ pub struct Process {
 }
 
 /// Whether a process is one that no rule may ever hit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protection {
     /// An ordinary process.

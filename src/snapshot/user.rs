@@ -1,7 +1,5 @@
 //! A person as the directory (NSS) knows him.
 
-use serde::{Deserialize, Serialize};
-
 use crate::units::{Gid, Uid};
 
 /// What the directory said of one question. It may be slow, and the cycle does not wait for it.
@@ -23,7 +21,7 @@ impl<T> Lookup<T> {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group {
     pub gid: Gid,
     /// The gid in digits where the directory has no name.
