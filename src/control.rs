@@ -18,6 +18,8 @@ use crate::state::StateDir;
 
 /// For reading what is asked, for the cycle to answer, and for writing the answer.
 const LIMIT: Duration = Duration::from_secs(5);
+/// How long to wait when no caller can be accepted, as when all descriptors are in use.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 /// Longer than any question.
 const LONGEST: u64 = 64;
 
@@ -92,10 +94,16 @@ pub fn listen(dir: &StateDir) -> Result<Receiver<Asked>, Error> {
     let (send, receive) = sync_channel(1);
     let serve = move || {
         for caller in listener.incoming() {
-            // One who goes away while he is served is his own affair.
-            let served = caller.and_then(|caller| serve(caller, &send));
-            if let Err(error) = served {
-                tracing::debug!(%error, "a caller of the control socket was not served");
+            match caller {
+                // One who goes away while he is served is his own affair.
+                Ok(caller) => match serve(caller, &send) {
+                    Ok(()) => {}
+                    Err(error) => tracing::debug!(%error, "a caller of the control socket was not served"),
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a caller of the control socket");
+                    thread::sleep(ACCEPT_AGAIN);
+                }
             }
         }
     };
