@@ -18,6 +18,8 @@ impl Fixed {
     }
 
     pub(super) fn said(&mut self) -> (Result<&[Entry], String>, &mut Record) {
+        // Nothing is read: what it takes is to look up its names, each time anew.
+        self.record.took = None;
         (Ok(&self.entries), &mut self.record)
     }
 }

@@ -39,6 +39,17 @@ fn directory() -> Directory {
 
 const AT: Moment = Moment { wall: Timestamp::UNIX_EPOCH, boot: Duration::from_secs(60) };
 
+#[test]
+fn how_long_an_answer_took_is_of_the_last_one() {
+    let state = tempfile::tempdir().unwrap();
+    let settings = Settings { fixed: Some(Vec::new()), files: None };
+    let mut sources = Sources::new(settings, Pins::load(state.path()));
+    let hour = Duration::from_secs(3600);
+    sources.fixed.as_mut().unwrap().said().1.took = Some(hour);
+    let (_, health) = sources.answer(&Ok(Vec::new()), &mut directory(), AT);
+    assert!(health[0].took.is_some_and(|took| took < hour));
+}
+
 /// What a list of rights means on these cards once the directory has answered: `grantee: known | unresolved`.
 fn check(entries: &str, cards: &Reading<Vec<Gpu>>, expected: &str) {
     let state = tempfile::tempdir().unwrap();
