@@ -45,8 +45,9 @@ const CLIENTS: usize = 64;
 /// How long a reload may take before its client is told to look into the log.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
 
-/// After so many intervals without a cycle the agent is not ready.
+/// After so many intervals without a cycle, and the longest that one waits for its sources, the agent is not ready.
 const READY_INTERVALS: u32 = 3;
+const WAITS: Duration = Duration::from_secs(2);
 
 /// What is served until the next cycle.
 #[derive(Debug)]
@@ -203,7 +204,7 @@ fn ready(cycle: Option<&Cycle>, now: Option<Duration>) -> Result<(), String> {
     let Some(cycle) = cycle else { return Err("no cycle has ended yet".into()) };
     let now = now.ok_or("the clock cannot be read")?;
     let age = now.saturating_sub(cycle.seen.at.boot);
-    if age > cycle.rules().interval * READY_INTERVALS {
+    if age > cycle.rules().interval * READY_INTERVALS + WAITS {
         return Err(format!("the last cycle is {} s old", age.as_secs()));
     }
     cycle.seen.gpus.as_ref().map_or_else(|fault| Err(fault.to_string()), |_| Ok(()))

@@ -142,8 +142,8 @@ impl Sources {
     pub fn observe(&mut self) -> Snapshot {
         let began = Instant::now();
         let look = self.nvml.look(self.patience());
-        self.nvml_record.took = Some(began.elapsed());
         if let Ok(look) = &look {
+            self.nvml_record.took = Some(began.elapsed());
             self.simulated = look.simulated;
         }
 

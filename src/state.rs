@@ -43,7 +43,7 @@ impl StateDir {
         created.map_err(|source| Error::Create { path: path.to_owned(), source })?;
         let dir = fs::metadata(path).map_err(|source| Error::Create { path: path.to_owned(), source })?;
         // Who can write here can say that somebody was warned long ago, and lead what root writes into any file.
-        if ![0, geteuid().as_raw()].contains(&dir.uid()) || dir.mode() & 0o002 != 0 {
+        if ![0, geteuid().as_raw()].contains(&dir.uid()) || dir.mode() & 0o022 != 0 {
             return Err(Error::Open { path: path.to_owned() });
         }
         let lock = path.join("lock");

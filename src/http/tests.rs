@@ -105,8 +105,8 @@ fn ready_is_who_turned_lately_and_whose_driver_answers() {
     let mut cycle = fixture::cycle();
     let at = cycle.seen.at.boot;
     let after = |seconds| Some(at + Duration::from_secs(seconds));
-    assert_eq!(ready(Some(&cycle), after(15)), Ok(()));
-    assert_eq!(ready(Some(&cycle), after(16)), Err("the last cycle is 16 s old".into()));
+    assert_eq!(ready(Some(&cycle), after(17)), Ok(()));
+    assert_eq!(ready(Some(&cycle), after(18)), Err("the last cycle is 18 s old".into()));
     assert_eq!(ready(None, after(0)), Err("no cycle has ended yet".into()));
     cycle.seen.gpus = Err(crate::snapshot::Fault::new(crate::snapshot::Source::Nvml, "the driver is not loaded"));
     assert_eq!(ready(Some(&cycle), after(0)), Err("nvml: the driver is not loaded".into()));

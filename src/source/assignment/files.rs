@@ -6,7 +6,10 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::entry::Entry;
 use crate::nesting::too_deep;
@@ -19,13 +22,29 @@ const LONGEST: u64 = 16 << 20;
 const AS_SHELLS_DO: glob::MatchOptions =
     glob::MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
+/// How long the cycle waits for the files: those on a server that has gone away are never read.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The files as the cycle sees them. They are read by a thread of its own: one that is stuck on a dead server is waited
+/// for once, and neither joined nor doubled.
 pub struct Files {
     patterns: Vec<PathBuf>,
-    files: BTreeMap<PathBuf, Read>,
-    /// Why the patterns as such are silent.
-    fault: Option<String>,
+    questions: Sender<Vec<PathBuf>>,
+    answers: Receiver<Told>,
+    /// Since when an answer is to come.
+    asked: Option<Instant>,
+    said: Result<Vec<Entries>, String>,
     warned: Option<String>,
     record: Record,
+}
+
+/// What one file says.
+type Entries = Arc<[Entry]>;
+
+/// What all files say, and how long they took.
+struct Told {
+    said: Result<Vec<Entries>, String>,
+    took: Duration,
 }
 
 /// What changes when a file does.
@@ -50,7 +69,14 @@ impl From<Metadata> for Version {
 
 impl Files {
     pub fn new(patterns: Vec<PathBuf>) -> Self {
-        Self { patterns, files: BTreeMap::new(), fault: None, warned: None, record: Record::default() }
+        let (questions, asked) = channel();
+        let (telling, answers) = channel();
+        // Without the thread nobody answers, and the source is silent.
+        if let Err(error) = thread::Builder::new().name("files".into()).spawn(move || serve(&asked, &telling)) {
+            tracing::error!(%error, "cannot start the thread that reads files of rights");
+        }
+        let said = Err("not read yet".into());
+        Self { patterns, questions, answers, asked: None, said, warned: None, record: Record::default() }
     }
 
     pub fn with(self, patterns: Vec<PathBuf>) -> Self {
@@ -58,40 +84,45 @@ impl Files {
     }
 
     pub fn read(&mut self) {
-        let began = Instant::now();
-        match found(&self.patterns) {
-            Ok(paths) => {
-                let mut before = std::mem::take(&mut self.files);
-                for path in paths {
-                    let known = before.remove(&path);
-                    let file = read_again(&path, known);
-                    self.files.insert(path, file);
-                }
-                self.fault = None;
-            }
-            Err(fault) => self.fault = Some(fault),
-        }
-        self.record.took = Some(began.elapsed());
+        self.said = self.ask();
         self.warn();
+    }
+
+    fn ask(&mut self) -> Result<Vec<Entries>, String> {
+        const ENDED: &str = "the thread that reads the files has ended";
+        if let Some(since) = self.asked {
+            // An answer that comes now is to an earlier cycle: the files may say something else by now.
+            match self.answers.try_recv() {
+                Ok(_) => self.asked = None,
+                Err(TryRecvError::Empty) => return Err(stuck(since)),
+                Err(TryRecvError::Disconnected) => return Err(ENDED.into()),
+            }
+        }
+        let since = Instant::now();
+        self.questions.send(self.patterns.clone()).map_err(|_| ENDED)?;
+        self.asked = Some(since);
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(Told { said, took }) => {
+                self.asked = None;
+                self.record.took = Some(took);
+                said
+            }
+            Err(RecvTimeoutError::Timeout) => Err(stuck(since)),
+            Err(RecvTimeoutError::Disconnected) => Err(ENDED.into()),
+        }
     }
 
     /// Every entry of every file, or why they are silent.
     pub(super) fn said(&mut self) -> (Result<impl Iterator<Item = &Entry>, String>, &mut Record) {
-        let said = match self.why_silent() {
-            Some(fault) => Err(fault),
-            None => Ok(self.files.values().filter_map(|(_, read)| read.as_ref().ok()).flatten()),
-        };
-        (said, &mut self.record)
-    }
-
-    fn why_silent(&self) -> Option<String> {
-        let broken = || self.files.values().find_map(|(_, read)| read.as_ref().err());
-        self.fault.as_ref().or_else(broken).cloned()
+        let said = self.said.as_ref().map(|files| files.iter().flat_map(|entries| entries.iter()));
+        (said.map_err(Clone::clone), &mut self.record)
     }
 
     fn warn(&mut self) {
-        let silent = self.why_silent();
-        if silent != self.warned {
+        let silent = self.said.as_ref().err().cloned();
+        // That of a reader that is stuck grows with its age: it is said once.
+        let said_before = self.asked.is_some() && self.warned.is_some();
+        if silent != self.warned && !said_before {
             match &silent {
                 Some(fault) => tracing::warn!(source = "files", %fault, "rights from files are unknown"),
                 None => tracing::info!(source = "files", "rights from files are known again"),
@@ -99,6 +130,32 @@ impl Files {
         }
         self.warned = silent;
     }
+}
+
+fn stuck(since: Instant) -> String {
+    format!("the files have not been read for {}s; is their server there?", since.elapsed().as_secs())
+}
+
+fn serve(questions: &Receiver<Vec<PathBuf>>, answers: &Sender<Told>) {
+    let mut known = BTreeMap::new();
+    for patterns in questions {
+        let began = Instant::now();
+        let said = read_all(&patterns, &mut known);
+        if answers.send(Told { said, took: began.elapsed() }).is_err() {
+            return;
+        }
+    }
+}
+
+/// What the files say, each read again only when it has changed.
+fn read_all(patterns: &[PathBuf], known: &mut BTreeMap<PathBuf, Read>) -> Result<Vec<Entries>, String> {
+    let paths = found(patterns)?;
+    let mut before = std::mem::take(known);
+    for path in paths {
+        let read = read_again(&path, before.remove(&path));
+        known.insert(path, read);
+    }
+    known.values().map(|(_, read)| read.clone()).collect()
 }
 
 fn found(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -121,7 +178,7 @@ fn found(patterns: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
 }
 
 /// What a file said, and of which of its versions that holds; `None` where it must be read again in any case.
-type Read = (Option<Version>, Result<Vec<Entry>, String>);
+type Read = (Option<Version>, Result<Entries, String>);
 
 fn read_again(path: &Path, known: Option<Read>) -> Read {
     let unread = |why: &str| (None, Err(format!("{}: {why}", path.display())));
@@ -144,7 +201,7 @@ fn read_again(path: &Path, known: Option<Read>) -> Read {
     if fs::metadata(path).ok().map(Version::from) != version {
         return unread("is being written");
     }
-    (version, parse(path, &text))
+    (version, parse(path, &text).map(Entries::from))
 }
 
 /// The entries of a file, or what is wrong in it as `file:line:column: …`.
@@ -187,6 +244,30 @@ mod tests {
     fn a_right_that_ends_before_it_begins_is_a_fault() {
         let text = "- {to: everyone, gpus: [0], from: 2026-12-02T00:00:00Z, until: 2026-12-01T00:00:00Z}";
         assert!(parse(Path::new("r.yaml"), text).unwrap_err().contains("ends before it begins"));
+    }
+
+    #[test]
+    fn a_reader_that_is_stuck_silences_the_source_and_is_waited_for_once() {
+        let (questions, asked) = channel();
+        let (telling, answers) = channel();
+        let said = Err("not read yet".into());
+        let patterns = vec!["/srv/*.yaml".into()];
+        let mut files =
+            Files { patterns, questions, answers, asked: None, said, warned: None, record: Record::default() };
+        let silent = |files: &mut Files| {
+            files.read();
+            files.said().0.map(Iterator::count)
+        };
+        let began = Instant::now();
+        assert!(silent(&mut files).unwrap_err().starts_with("the files have not been read for 1s"));
+        (0..100).for_each(|_| assert!(silent(&mut files).is_err()));
+        assert!(began.elapsed() < PATIENCE * 2);
+        assert_eq!(asked.try_iter().count(), 1);
+        // What comes late was so earlier; it is asked again, and that answer counts.
+        telling.send(Told { said: Ok(Vec::new()), took: PATIENCE }).unwrap();
+        telling.send(Told { said: Ok(vec![Entries::from([])]), took: PATIENCE }).unwrap();
+        assert_eq!(silent(&mut files), Ok(0));
+        assert_eq!(asked.try_iter().count(), 1);
     }
 
     struct Reservations(tempfile::TempDir, Files);
