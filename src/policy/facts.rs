@@ -165,9 +165,10 @@ pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
             let truth = limit.map_or(Truth::Unknown, |limit| memory.compare(compare.how, limit));
             (memory.show(|bytes| Bytes(bytes as u64).to_string()), compare.to_string(), truth)
         }
-        Condition::Utilization(compare) => {
-            number(view.utilization(), compare, compare.with.0, |n| Percent(n).to_string())
-        }
+        Condition::Utilization(compare) => match view.utilization() {
+            Some(utilization) => number(utilization, compare, compare.with.0, |n| Percent(n).to_string()),
+            None => ("nothing".to_owned(), compare.to_string(), Truth::False),
+        },
         Condition::Gpus(compare) => number(view.gpus(), compare, compare.with.0 as f64, |n| n.to_string()),
         Condition::Processes(compare) => number(view.processes(), compare, compare.with.0 as f64, |n| n.to_string()),
         Condition::Age(compare) => {
@@ -319,10 +320,12 @@ impl<'a> View<'a> {
         }
     }
 
-    fn utilization(&self) -> Extent {
+    /// `None` where it does not apply, for nothing counts: that is not idle either.
+    fn utilization(&self) -> Option<Extent> {
         let percent = |percent: Percent| percent.0;
-        match self {
+        let utilization = match self {
             Self::Process(seen) => Extent::known(seen.hold.utilization.map(percent)),
+            Self::User(holder) if holder.counted.is_empty() && !holder.open => return None,
             Self::User(holder) => Extent::fold(
                 holder.counted.iter().map(|seen| seen.hold.utilization.map(percent)),
                 holder.open,
@@ -331,7 +334,8 @@ impl<'a> View<'a> {
             Self::Gpu(gpu) => {
                 Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.utilization).map(percent))
             }
-        }
+        };
+        Some(utilization)
     }
 
     /// Cards on which the user has more than the footprint.
