@@ -77,7 +77,13 @@ pub(super) struct Holder<'a> {
 pub(super) enum View<'a> {
     Process(&'a Seen<'a>),
     User(&'a Holder<'a>),
-    Gpu(&'a Gpu),
+    Gpu(&'a Occupied<'a>),
+}
+
+/// A card with the number of processes on it that count; `None` where its list could not be read.
+pub(super) struct Occupied<'a> {
+    pub gpu: &'a Gpu,
+    pub processes: Option<usize>,
 }
 
 /// A number of which perhaps only a part is known. Absent parts can only add, so it can prove "more", never "less".
@@ -270,7 +276,7 @@ impl<'a> View<'a> {
         match self {
             Self::Process(seen) => Some(seen.gpu),
             Self::User(holder) => holder.gpu,
-            Self::Gpu(gpu) => Some(gpu),
+            Self::Gpu(occupied) => Some(occupied.gpu),
         }
     }
 
@@ -301,7 +307,7 @@ impl<'a> View<'a> {
                     sum + part
                 })
             }
-            Self::Gpu(gpu) => {
+            Self::Gpu(Occupied { gpu, .. }) => {
                 Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.memory.used).map(bytes))
             }
         }
@@ -331,7 +337,7 @@ impl<'a> View<'a> {
                 holder.open,
                 f64::max,
             ),
-            Self::Gpu(gpu) => {
+            Self::Gpu(Occupied { gpu, .. }) => {
                 Extent::known(gpu.readings.as_ref().ok().and_then(|readings| readings.utilization).map(percent))
             }
         };
@@ -363,7 +369,7 @@ impl<'a> View<'a> {
                 let count = holder.counted.iter().map(|seen| seen.process.id).collect::<BTreeSet<_>>().len();
                 Extent { at_least: count as f64, exact: !holder.open }
             }
-            Self::Gpu(gpu) => Extent::known(gpu.holds.as_ref().ok().map(|holds| holds.len() as f64)),
+            Self::Gpu(occupied) => Extent::known(occupied.processes.map(|count| count as f64)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::condition::Condition;
-use super::facts::{self, Evidence, Holder, Seen, View};
+use super::facts::{self, Evidence, Holder, Occupied, Seen, View};
 use super::rule::{About, Rule, Rules};
 use super::state::State;
 use super::{Card, Guard, Person, Subject, Target};
@@ -41,7 +41,7 @@ pub(super) fn subjects<'a>(
     let mut judged: Vec<Judged> = match rule.about {
         About::Process => seen.iter().filter_map(|seen| bench.process(seen)).collect(),
         About::User => bench.users(seen),
-        About::Gpu => now.cards().iter().map(|gpu| bench.gpu(gpu)).collect(),
+        About::Gpu => now.cards().iter().map(|gpu| bench.gpu(gpu, seen)).collect(),
     };
     let present: BTreeSet<&Subject> = judged.iter().map(|judged| &judged.subject).collect();
     let remembered = before.episodes.keys().filter(|key| key.rule == rule.name && !present.contains(&key.subject));
@@ -139,8 +139,11 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn gpu(&self, gpu: &Gpu) -> Judged {
-        let view = View::Gpu(gpu);
+    fn gpu(&self, gpu: &Gpu, all: &[Seen]) -> Judged {
+        let exempt = all.iter().filter(|seen| seen.gpu.uuid == gpu.uuid && self.exempt(seen).is_true()).count();
+        let processes = gpu.holds.as_ref().ok().map(|holds| holds.len().saturating_sub(exempt));
+        let occupied = Occupied { gpu, processes };
+        let view = View::Gpu(&occupied);
         Judged {
             subject: Subject::Gpu { uuid: gpu.uuid.clone() },
             truth: self.truth(&view),
