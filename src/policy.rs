@@ -296,6 +296,11 @@ pub enum Fate {
 }
 
 impl Fate {
+    /// Whether a rung is climbed by it.
+    pub fn climbs(&self) -> bool {
+        matches!(self, Self::Done | Self::Rehearsed)
+    }
+
     /// The label `outcome` of `actions_total`.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -337,21 +342,29 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
             }
         }
     }
-    conflict::one_ladder_a_process(&state, &mut verdicts, rules);
+    let merged = conflict::one_ladder_a_process(&state, &mut verdicts, rules);
     state.note_as_tried(&verdicts);
+    state.note_as_shared(merged);
     let ended = before.episodes.keys().filter(|key| !state.episodes.contains_key(key)).cloned().collect();
     Step { state, verdicts, judgements, exempt: judge::exempt_processes(rules, now, &seen), ended }
 }
 
 /// Writes down what came of the verdicts. `after` is a moment by which they had all been carried out: warning and
-/// signal count from then, so that nobody has less time than he was promised.
+/// signal count from then, so that nobody has less time than he was promised. A signal counts for every ladder that had
+/// it due.
 pub fn settle(mut next: State, outcomes: &[Outcome], after: Moment) -> State {
-    for episode in next.episodes.values_mut() {
-        episode.tried.clear();
-    }
+    let trying = next.episodes.iter_mut().filter(|(_, episode)| !episode.tried.is_empty());
+    let tried: Vec<_> = trying.map(|(key, episode)| (key.clone(), std::mem::take(&mut episode.tried))).collect();
     for outcome in outcomes {
         if let Some(episode) = next.episodes.get_mut(&outcome.key) {
             episode.settle(outcome, after.boot);
+        }
+        let others = tried.iter().filter(|(key, _)| outcome.target.is_some() && *key != outcome.key);
+        for (key, tried) in others {
+            let shared = tried.iter().find_map(|tried| tried.shares(outcome)).zip(next.episodes.get_mut(key));
+            if let Some((rung, episode)) = shared {
+                episode.share(rung, outcome, after.boot);
+            }
         }
     }
     next

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::conflict::Due;
 use super::rule::{ChannelName, Mode, RuleName, Signal};
 use super::subject::{EpisodeKey, Subject};
 use super::{Deed, Fate, Guard, Outcome, Person, Verdict};
@@ -74,17 +75,26 @@ pub struct Progress {
     pub clock: Duration,
     /// Boot time by which it had been done: later than the cycle began, where the driver or the disk was slow.
     pub at: Duration,
-    /// Whether it was done, and not only rehearsed.
+    /// Whether this ladder did it, and did not only rehearse it or share what another did.
     pub sent: bool,
     /// Nobody knows whether that act was done, so no further one follows.
     pub lost: bool,
 }
 
-/// What was written down before it was carried out.
+/// What was written down before it was carried out, by the ladder itself or by another that had the same due.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tried {
     Signal { rung: usize, signal: Signal, targets: Vec<ProcessId> },
+}
+
+impl Tried {
+    /// The rung that this outcome of another ladder climbs here.
+    pub(super) fn shares(&self, outcome: &Outcome) -> Option<usize> {
+        let Self::Signal { rung, signal, targets } = self;
+        let same = outcome.deed == Deed::Signal(*signal) && outcome.target.is_some_and(|hit| targets.contains(&hit));
+        same.then_some(*rung)
+    }
 }
 
 /// How a subject stands; the label `state` of `violations` and `rule_subjects`.
@@ -153,29 +163,43 @@ impl State {
             }
         }
     }
+
+    pub(super) fn note_as_shared(&mut self, merged: Vec<Due>) {
+        for Due { key, rung, signal, process } in merged {
+            if let Some(episode) = self.episodes.get_mut(&key) {
+                episode.tried.push(Tried::Signal { rung, signal, targets: vec![process] });
+            }
+        }
+    }
 }
 
 impl Episode {
     /// What came of one verdict of this episode.
     pub(super) fn settle(&mut self, outcome: &Outcome, done_by: Duration) {
-        let done = matches!(outcome.result, Fate::Done | Fate::Rehearsed);
         if let Deed::Warn { to, channels } = &outcome.deed {
             self.unreachable = outcome.result == Fate::Refused(Guard::Unreachable);
-            if done {
+            if outcome.result.climbs() {
                 self.warned.extend(to.iter().map(|person| {
                     (person.uid, Warned { name: person.name.clone(), at: done_by, channels: channels.clone() })
                 }));
             }
         }
-        if !done {
+        self.climb(outcome.rung, outcome, outcome.result == Fate::Done, done_by);
+    }
+
+    /// What came of a signal of another ladder that was due on this one too, as this rung.
+    pub(super) fn share(&mut self, rung: usize, outcome: &Outcome, done_by: Duration) {
+        self.climb(rung, outcome, false, done_by);
+    }
+
+    fn climb(&mut self, rung: usize, outcome: &Outcome, sent: bool, done_by: Duration) {
+        if !outcome.result.climbs() {
             return;
         }
         if let Some(target) = outcome.target {
-            let sent = outcome.result == Fate::Done;
-            self.targets
-                .insert(target, Progress { rung: outcome.rung, clock: self.clock, at: done_by, sent, lost: false });
+            self.targets.insert(target, Progress { rung, clock: self.clock, at: done_by, sent, lost: false });
         }
-        if outcome.rung == self.climbed.len() {
+        if rung == self.climbed.len() {
             self.climbed.push(self.clock);
         }
     }

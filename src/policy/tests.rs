@@ -602,6 +602,83 @@ rules:
     );
 }
 
+const TWICE: &str = "
+rules:
+  - name: a
+    description: a
+    about: process
+    when: [{memory: '> 1GiB'}]
+    mode: enforce
+    without_warning: true
+    then: [{after: 1m, signal: TERM}, {after: 2m, signal: KILL}]
+  - name: b
+    description: b
+    about: process
+    when: [{memory: '> 1GiB'}]
+    mode: enforce
+    without_warning: true
+    then: [{after: 1m, signal: TERM}, {after: 1m, signal: KILL}]
+";
+
+#[test]
+fn a_signal_that_two_ladders_had_due_counts_for_both_once_it_was_sent() {
+    check(
+        TWICE,
+        "
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        0m refuse 7
+        3m allow
+        6m end
+        ",
+        expect![[r#"
+            1m a TERM pid=7
+            2m a TERM pid=7
+            3m a TERM pid=7
+            5m a KILL pid=7
+        "#]],
+    );
+}
+
+#[test]
+fn a_signal_that_two_ladders_had_due_is_lost_to_both_in_a_crash() {
+    check(
+        TWICE,
+        "
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        1m crash
+        6m end
+        ",
+        expect![[r#"
+            1m a TERM pid=7
+            1m a lost pid=7
+            1m b lost pid=7
+        "#]],
+    );
+}
+
+#[test]
+fn another_meaning_is_another_ladder_and_another_sentence_is_not() {
+    let warns_again = |other: &str| {
+        let mut node = Node::new();
+        node.rights.push((1002, 0));
+        node.change(&["pid=7", "user=1001", "gpu=0", "mem=10GiB"]);
+        let (mut state, mut told) = (State::default(), Vec::new());
+        for minute in 0..6 {
+            let rules = rules(if minute < 3 { UNASSIGNED } else { other });
+            let step = step(&rules, &node.snapshot(Duration::from_secs(60 * minute)), &state);
+            let outcomes: Vec<Outcome> = step.verdicts.iter().map(|verdict| node.outcome(verdict, None)).collect();
+            told.extend(step.verdicts.iter().map(|_| minute));
+            state = settle(step.state, &outcomes, Moment { wall: Timestamp::UNIX_EPOCH, boot: BOOT });
+        }
+        told == [1, 4]
+    };
+    assert!(!warns_again(UNASSIGNED));
+    assert!(!warns_again(&UNASSIGNED.replace("Use only", "Please use only")));
+    for (was, is) in [("300MiB", "301MiB"), ("after: 10m", "after: 11m"), ("targets: all", "targets: newest")] {
+        assert!(warns_again(&UNASSIGNED.replace(was, is)), "{is}");
+    }
+}
+
 #[test]
 fn false_pauses_the_clock_and_clear_after_zero_ends_at_once() {
     check(
