@@ -167,7 +167,16 @@ fn rules(
 ) -> Result<Rules, Vec<Diagnostic>> {
     let mut rules: Vec<Rule> = Vec::new();
     for (number, file) in script.rules.iter().enumerate() {
-        for rule in config::load_rules(&path.with_file_name("").join(file))? {
+        let place = path.with_file_name("").join(file);
+        let found = config::load_rules(&place).map_err(|errors| {
+            // That a file is not there is the fault of whoever names it.
+            let told = |error: Diagnostic| {
+                let what = format!("`{}`: {}", file.display(), error.message);
+                Complaint { at: steps!["rules", number], what }
+            };
+            if place.is_file() { errors } else { locate(errors.into_iter().map(told).collect()) }
+        })?;
+        for rule in found {
             if rules.iter().any(|before| before.name == rule.name) {
                 let what = format!("a second rule `{}`, expected unique names", rule.name);
                 return Err(locate(vec![Complaint { at: steps!["rules", number], what }]));

@@ -19,6 +19,11 @@ impl Diagnostic {
     pub fn of_file(file: &Path, message: impl Into<String>) -> Self {
         Self { file: file.to_owned(), line: 1, column: 1, message: message.into() }
     }
+
+    /// Its line and column.
+    pub fn place(&self) -> (usize, usize) {
+        (self.line, self.column)
+    }
 }
 
 impl fmt::Display for Diagnostic {

@@ -1,5 +1,6 @@
 //! YAML text to values, with the place and a plain sentence for each error. Bounded, whatever the text.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -123,7 +124,10 @@ pub fn parse<T: DeserializeOwned>(
             parts.iter().for_each(|part| part.errors(text, &mut errors));
             // The census has told where the second of two equal keys stands.
             let new = errors.iter().filter(|error| known == 0 || !error.to_string().contains("duplicate field `"));
-            diagnostics.extend(new.map(|error| diagnostic(path, text, error)));
+            // What has no value is told once.
+            let told: BTreeSet<(usize, usize)> = diagnostics.iter().map(Diagnostic::place).collect();
+            let new = new.map(|error| diagnostic(path, text, error)).filter(|error| !told.contains(&error.place()));
+            diagnostics.extend(new);
         }
     }
     Err(sorted(diagnostics))
@@ -138,7 +142,7 @@ pub fn sorted(mut diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
 
 /// Each once, the files in the order in which they came.
 pub fn in_order(diagnostics: Vec<Diagnostic>) -> Vec<Diagnostic> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     diagnostics.into_iter().filter(|diagnostic| seen.insert(diagnostic.clone())).collect()
 }
 
