@@ -325,10 +325,8 @@ fn names(files: &[ParsedFile]) -> (BTreeSet<&RuleName>, Vec<Diagnostic>) {
 fn exemptions(exempt: &[Exemption], names: Option<&BTreeSet<&RuleName>>) -> Vec<Complaint> {
     let mut complaints = Vec::new();
     for (number, exemption) in exempt.iter().enumerate() {
-        if exemption.from.zip(exemption.until).is_some_and(|(from, until)| from >= until) {
-            let what = "the exemption ends before it begins, expected `until` after `from`".into();
-            complaints.push(Complaint { at: steps!["exempt", number, "until"], what });
-        }
+        let fault = exemption.fault();
+        complaints.extend(fault.map(|what| Complaint { at: steps!["exempt", number, "until"], what: what.into() }));
         for (item, rule) in exemption.rules.iter().enumerate() {
             let Some(names) = names.filter(|names| !names.contains(rule)) else { continue };
             let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();

@@ -1,8 +1,8 @@
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use expect_test::{Expect, expect, expect_file};
+use expect_test::{Expect, expect};
 
 use super::check::Names;
 use super::*;
@@ -252,24 +252,6 @@ fn names_that_nobody_knows_are_errors_where_somebody_answers() {
         rights.yaml:1:31: unknown GPU `5`, expected one that the driver shows
     "#]],
     );
-}
-
-#[test]
-fn every_broken_file_is_told_with_its_place() {
-    let folder = Path::new("tests/broken");
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|path| {
-        let name = path.to_string_lossy();
-        name.ends_with(".yaml") && !name.ends_with(".test.yaml")
-    });
-    files.sort();
-    let mut told = String::new();
-    for file in files {
-        let errors = super::check::file(&file, &Names::UNASKED, |_, _| Vec::new());
-        assert!(!errors.is_empty(), "{} is not broken", file.display());
-        told += &shown(&errors, folder);
-    }
-    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken/errors.txt")].assert_eq(&told);
 }
 
 /// xorshift64: the same mutations in every run.

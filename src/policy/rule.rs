@@ -361,6 +361,14 @@ pub struct Exemption {
     pub reason: Option<String>,
 }
 
+impl Exemption {
+    /// What is wrong with it although each of its parts is in order.
+    pub fn fault(&self) -> Option<&'static str> {
+        let backwards = self.from.zip(self.until).is_some_and(|(from, until)| from >= until);
+        backwards.then_some("the exemption ends before it begins, expected `until` after `from`")
+    }
+}
+
 impl<'de> Deserialize<'de> for Rung {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

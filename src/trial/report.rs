@@ -16,7 +16,10 @@ pub fn compare(trial: &Trial, course: &Course) -> Outcome {
     let surplus = happened.iter().filter(|event| !is_expected(event)).count();
     let passed = missing.is_empty() && (surplus == 0 || !trial.nothing_else);
     if passed {
-        let count = trial.expected.len();
+        let count = match trial.expected.len() {
+            0 => "nothing".to_owned(),
+            some => some.to_string(),
+        };
         return Outcome { passed, text: format!("ok      {} ({count} as expected)\n", trial.title) };
     }
     let mut lines: Vec<Line> = missing.into_iter().map(Line::missing).collect();

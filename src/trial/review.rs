@@ -5,10 +5,13 @@ use std::time::Duration;
 use super::cast::Cast;
 use super::node;
 use super::script::{Actor, Expect, Script};
+use super::timed::{Known, Timed};
 use crate::policy::check::{self, Complaint, Step, steps};
+use crate::policy::rule::About;
 use crate::policy::{RuleName, Rules};
+use crate::snapshot::GpuSelector;
 use crate::source::assignment::entry::{Entry, To};
-use crate::units::Span;
+use crate::units::{Percent, Span};
 
 /// More cycles take minutes, and nobody means them.
 const MOST_CYCLES: u128 = 10_000_000;
@@ -17,6 +20,10 @@ const MOST_CYCLES: u128 = 10_000_000;
 const MOST_GPUS: u32 = 64;
 
 pub fn complaints(script: &Script, rules: &Rules, cast: &Cast) -> Vec<Complaint> {
+    if script.interval.0.is_zero() {
+        let what = "no time, expected an interval such as 5s".into();
+        return vec![Complaint { at: steps!["interval"], what }];
+    }
     let mut review = Review { script, cast, end: super::end(script), complaints: Vec::new() };
     review.bounds();
     if review.complaints.is_empty() {
@@ -24,6 +31,7 @@ pub fn complaints(script: &Script, rules: &Rules, cast: &Cast) -> Vec<Complaint>
         review.assignments();
         review.exempt(rules);
         review.faults();
+        review.purpose(rules);
         script.expect.iter().enumerate().for_each(|(number, expect)| review.expect(number, expect, rules));
     }
     review.complaints
@@ -42,18 +50,27 @@ impl Review<'_> {
     }
 
     fn bounds(&mut self) {
-        let interval = self.script.interval.0;
-        if interval.is_zero() {
-            self.complain(steps!["interval"], "no time, expected an interval such as 5s");
-        } else if self.end.as_nanos() / interval.as_nanos() > MOST_CYCLES {
+        if self.end.as_nanos() / self.script.interval.0.as_nanos() > MOST_CYCLES {
             let last = if self.script.until.is_some() { "until" } else { "interval" };
             self.complain(steps![last], "too many cycles, expected a shorter test or a longer `interval`");
         }
         if !(1..=MOST_GPUS).contains(&self.script.gpus.count) {
             self.complain(steps!["gpus", "count"], format!("expected 1 to {MOST_GPUS} GPUs"));
         }
-        if self.script.until.is_none() && self.script.expect.iter().all(|expect| expect.at.is_none()) {
+        let nothing_else = Expect { nothing_else: Some(true), ..Expect::default() };
+        if self.script.until.is_none() && self.script.expect.iter().all(|expect| *expect == nothing_else) {
             self.complain(steps!["expect"], "nothing says when the test ends, expected `until:` or an item with `at`");
+        }
+        if self.script.gpus.utilization.as_ref().is_some_and(is_above_all) {
+            self.complain(steps!["gpus", "utilization"], ABOVE_ALL);
+        }
+    }
+
+    /// Where there is nobody to judge, nothing comes of any rule, and the test would show nothing.
+    fn purpose(&mut self, rules: &Rules) {
+        let gpus = rules.rules.iter().any(|rule| rule.about == About::Gpu);
+        if self.script.processes.is_empty() && !gpus {
+            self.complain(steps!["expect"], "there is nobody to judge, expected `processes:` with one at least");
         }
     }
 
@@ -63,11 +80,17 @@ impl Review<'_> {
             self.complain(at("pid"), "expected a pid above 0");
         }
         if actor.until.is_some_and(|until| until <= actor.from) {
-            self.complain(at("until"), "not after its `from`");
+            self.complain(at("until"), "not after its `from`, expected a later moment");
         }
         let count = self.script.gpus.count;
         if let Some(index) = actor.gpu.values().flat_map(|indexes| &indexes.0).find(|index| **index >= count) {
             self.complain(at("gpu"), no_gpu(*index, count));
+        }
+        if actor.gpu.values().all(|indexes| indexes.0.is_empty()) {
+            self.complain(at("gpu"), "no GPU at any time, expected one at least");
+        }
+        if is_above_all(&actor.utilization) {
+            self.complain(at("utilization"), ABOVE_ALL);
         }
         self.not_late(at("from"), actor.from.0);
         self.not_late(at("gpu"), actor.gpu.last_change());
@@ -100,9 +123,16 @@ impl Review<'_> {
         {
             self.complain(below(steps![number, "to", "group"]), format!("group `{group}` is not among `groups`"));
         }
+        if let Some(fault) = entry.fault() {
+            self.complain(below(steps![number, "until"]), fault);
+        }
         let cards = node::cards(&self.script.gpus);
         for (item, selector) in entry.gpus.iter().enumerate() {
-            if !cards.iter().any(|card| selector.matches(card).is_true()) {
+            if let GpuSelector::Indexes(_, last) = selector
+                && *last >= self.script.gpus.count
+            {
+                self.complain(below(steps![number, "gpus", item]), no_gpu(*last, self.script.gpus.count));
+            } else if !cards.iter().any(|card| selector.matches(card).is_true()) {
                 self.complain(below(steps![number, "gpus", item]), format!("`{selector}` names no GPU of this test"));
             }
         }
@@ -111,6 +141,9 @@ impl Review<'_> {
     fn exempt(&mut self, rules: &Rules) {
         for (number, exemption) in self.script.exempt.iter().enumerate() {
             self.complaints.extend(check::values(&exemption.of, steps!["exempt", number]));
+            if let Some(fault) = exemption.fault() {
+                self.complain(steps!["exempt", number, "until"], fault);
+            }
             for (item, rule) in exemption.rules.iter().enumerate() {
                 self.known_rule(steps!["exempt", number, "rules", item], rule, rules);
             }
@@ -152,6 +185,9 @@ impl Review<'_> {
     fn expect(&mut self, number: usize, expect: &Expect, rules: &Rules) {
         let at = |key: &str| steps!["expect", number, key];
         let whole = steps!["expect", number];
+        if self.script.expect[..number].iter().any(|before| self.in_its_cycle(before) == self.in_its_cycle(expect)) {
+            return self.complain(whole, "says what an item before it says of the same cycle, expected it once");
+        }
         if let Some(nothing_else) = expect.nothing_else {
             if !nothing_else || *expect != (Expect { nothing_else: Some(true), ..Expect::default() }) {
                 self.complain(whole, "expected `nothing_else: true` alone");
@@ -164,7 +200,7 @@ impl Review<'_> {
         if expect.pid.is_none() && expect.user.is_none() && expect.gpu.is_none() {
             self.complain(whole, "nobody is named, expected `pid`, `user` or `gpu`");
         }
-        self.not_late(at("at"), time.0);
+        self.not_late(at("at"), super::cycle_at(time.0, self.script.interval.0));
         self.known_rule(at("rule"), rule, rules);
         if let Some(pid) = expect.pid.filter(|pid| !self.script.processes.iter().any(|actor| actor.pid == *pid)) {
             self.complain(at("pid"), format!("no process has pid {pid}"));
@@ -176,6 +212,18 @@ impl Review<'_> {
             self.complain(at("gpu"), no_gpu(index, self.script.gpus.count));
         }
     }
+
+    /// An expectation holds for the first cycle at its time or after.
+    fn in_its_cycle(&self, expect: &Expect) -> Expect {
+        let cycle = |at: Span| Span(super::cycle_at(at.0, self.script.interval.0));
+        Expect { at: expect.at.map(cycle), ..expect.clone() }
+    }
+}
+
+const ABOVE_ALL: &str = "a utilization is never above 100%, expected shares up to that";
+
+fn is_above_all(utilization: &Timed<Known<Percent>>) -> bool {
+    utilization.values().any(|Known(share)| share.is_some_and(|share| share.0 > 100.0))
 }
 
 /// Whether two entries cannot both be true: one pid at one time, and not the same process.

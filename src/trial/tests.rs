@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
-use expect_test::{Expect, expect};
+use expect_test::{Expect, expect, expect_file};
 
 use super::*;
+use crate::config::check::{self, Names};
 
 const RULES: &str = r#"
 rules:
@@ -195,7 +196,7 @@ fn every_slip_is_told_with_its_place() {
         it.test.yaml:9:5: expected `nothing_else: true` alone
         it.test.yaml:8:10: 1m is after the end of the test at 30s, expected a later `until`
         it.test.yaml:5:30: no GPU 2, expected 0 to 1
-        it.test.yaml:5:50: not after its `from`
+        it.test.yaml:5:50: not after its `from`, expected a later moment
         it.test.yaml:5:41: 1h is after the end of the test at 11m, expected a later `until`
         it.test.yaml:5:41: nothing is said of the beginning, expected `0s` as the first moment
         it.test.yaml:5:41: `0s` is out of order, expected moments that ascend
@@ -204,8 +205,8 @@ fn every_slip_is_told_with_its_place() {
         it.test.yaml:6:11: pid 7 is held by another process from 0s; a process on several cards has the same `from`, `until` and owner in each entry
         it.test.yaml:7:30: `eve` has uid 5 here and another elsewhere, or shares it, expected one for each
         it.test.yaml:6:28: group `vision` is not among `groups`
-        it.test.yaml:6:47: `7` names no GPU of this test
-        it.test.yaml:9:29: `9` names no GPU of this test
+        it.test.yaml:6:47: no GPU 7, expected 0 to 1
+        it.test.yaml:9:29: no GPU 9, expected 0 to 1
         it.test.yaml:6:10: unknown word `slurm`, expected one of nvml, procfs, directory, fixed, files
         it.test.yaml:6:9: moments out of order, expected from and until in turn, such as [5m, 10m]
         it.test.yaml:6:22: nobody in this test is called `carol`
@@ -215,7 +216,87 @@ fn every_slip_is_told_with_its_place() {
         it.test.yaml:5:8: too many cycles, expected a shorter test or a longer `interval`
         it.test.yaml:1:1: an empty file, expected a rule test
         it.test.yaml:1:1: the key `expect` is missing, expected it here
-        absent.yaml:1:1: cannot be read: No such file or directory (os error 2), expected a YAML file
+        it.test.yaml:1:9: `absent.yaml`: cannot be read: No such file or directory (os error 2), expected a YAML file
     "#]]
     .assert_eq(&told);
+}
+
+/// Configurations, rules, rights and rule tests.
+#[test]
+fn every_broken_file_is_told_with_its_place() {
+    let folder = Path::new("tests/broken");
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "yaml"));
+    files.sort();
+    let mut told = String::new();
+    for file in files {
+        let lines = check::file(&file, &Names::UNASKED, errors);
+        assert!(!lines.is_empty(), "{} is not broken", file.display());
+        told.extend(lines.iter().map(|line| line.to_string().replacen("tests/broken/", "", 1) + "\n"));
+    }
+    expect_file![concat!(env!("CARGO_MANIFEST_DIR"), "/tests/broken/errors.txt")].assert_eq(&told);
+}
+
+#[test]
+fn no_text_makes_the_reader_panic() {
+    const SPICE: [&str; 26] = [
+        "\n",
+        ": ",
+        "- ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "0s",
+        "0",
+        "-1",
+        "1.5",
+        "unknown",
+        "true",
+        "~",
+        "{0s: 1}",
+        "[]",
+        "{}",
+        "9999999999999999999999",
+        "---\n",
+        "100d",
+        "1ns",
+        "%",
+        "7",
+        "everyone",
+        "KILL",
+    ];
+    let (_folder, path) = place();
+    let original: Vec<char> = format!(
+        "{HEAD}start: 2026-11-30T09:00:00+08:00\ngroups: {{vision: [bob]}}\nassignments: {{0s: [], 5m: [{{to: {{group: vision}}, gpus: [0, 1]}}]}}\n\
+         exempt: [{{user: eve, uid: 5, rules: [too-much]}}]\nsilent: {{nvml: [5m, 6m]}}\nundelivered: {{bob: [0s, 70s]}}\nrestart: [2m]\nmode: {{0s: warn, 1m: enforce}}\n\
+         processes:\n  - {{pid: 7, user: bob, gpu: {{0s: 0, 9m: [0, 1]}}, memory: {{0s: 20GiB, 5m: unknown}}, utilization: 5%, from: 10s, until: 20m}}\n\
+         expect:\n  - {{at: 1m, rule: too-much, pid: 7, user: bob, gpu: 0, does: warn}}\n  - {{nothing_else: true}}\nuntil: 12m\n"
+    )
+    .chars()
+    .collect();
+    assert_eq!(slips(&original.iter().collect::<String>()), "");
+    // xorshift64: the same mutations in every run.
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut roll = |sides: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % sides as u64) as usize
+    };
+    for _ in 0..1000 {
+        let mut text = original.clone();
+        for _ in 0..=roll(2) {
+            let at = roll(text.len());
+            let until = (at + roll(6)).min(text.len());
+            text.splice(at..until, SPICE[roll(SPICE.len())].chars()).for_each(drop);
+        }
+        let text: String = text.into_iter().collect();
+        for error in errors(&path, &text) {
+            let line = error.to_string();
+            let clear = ["expected", "is not", "no process", "nobody"].iter().any(|word| error.message.contains(word));
+            assert!(clear && !line.contains('\n') && error.line <= text.lines().count() + 1, "{line}\n{text}");
+        }
+    }
 }

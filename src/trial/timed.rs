@@ -63,6 +63,23 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for TimedVisitor<T> {
         T::deserialize(number.into_deserializer()).map(Timed::always)
     }
 
+    // No value is one of these, and it says best what it is.
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Timed<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Timed::always)
+    }
+
+    fn visit_u128<E: Error>(self, number: u128) -> Result<Timed<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Timed::always)
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Timed<T>, E> {
+        T::deserialize(number.into_deserializer()).map(Timed::always)
+    }
+
+    fn visit_bool<E: Error>(self, truth: bool) -> Result<Timed<T>, E> {
+        T::deserialize(truth.into_deserializer()).map(Timed::always)
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, items: A) -> Result<Timed<T>, A::Error> {
         T::deserialize(SeqAccessDeserializer::new(items)).map(Timed::always)
     }
@@ -132,7 +149,10 @@ impl Periods {
 impl<'de> Deserialize<'de> for Periods {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let moments: Vec<Duration> = Vec::<Span>::deserialize(deserializer)?.into_iter().map(|span| span.0).collect();
-        if moments.is_empty() || !moments.is_sorted_by(|one, next| one < next) {
+        if moments.is_empty() {
+            return Err(D::Error::custom("an empty list, expected from and until in turn, such as [5m, 10m]"));
+        }
+        if !moments.is_sorted_by(|one, next| one < next) {
             return Err(D::Error::custom("moments out of order, expected from and until in turn, such as [5m, 10m]"));
         }
         Ok(Self(moments))

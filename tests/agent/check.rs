@@ -28,6 +28,9 @@ fn every_broken_file_is_told_and_the_exit_code_is_78() {
         ("rules-broken.yaml", "rules/bad.yaml"),
         ("rules-twice.yaml", "rules/same-name.yaml"),
         ("rules-directory.yaml", "rules"),
+        ("rules-broken.test.yaml", "rules/bad.yaml"),
+        ("rules-a-test.test.yaml", "syntax.test.yaml"),
+        ("rules-a-configuration.test.yaml", "unknown-mode.yaml"),
     ];
     for file in &files {
         let file = file.to_str().unwrap();
