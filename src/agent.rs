@@ -21,9 +21,9 @@ use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
 use crate::enforce::Enforcer;
 use crate::http::{AskReload, Listener, Published, Server};
+use crate::notify::Channels;
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
-use crate::notify::{Channels, TERMINAL};
 use crate::policy::condition::Condition;
 use crate::policy::{self, ChannelName, Judgement, Mode, Outcome, State};
 use crate::snapshot::{ProcessId, Snapshot};
@@ -373,7 +373,7 @@ fn setup(config: &Config, host: String) -> Setup {
         host,
         build: Build::THIS,
         rules: config.rules(),
-        channels: [ChannelName(TERMINAL.into())].into(),
+        channels: [ChannelName(ChannelName::TERMINAL.into())].into(),
         groups: groups(config),
         processes: config.metrics.processes,
         hash: config.hash,

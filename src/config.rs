@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::enforce::Limits;
+use crate::policy::ChannelName;
 use crate::policy::check::{self as rule_check, Complaint, steps};
 use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules, fnv1a};
 use crate::source::assignment::entry::Entry;
@@ -21,7 +22,7 @@ use bounds::{Interval, MinUid, Pattern, Positive, SeriesCap, Share, StartDelay, 
 pub use diagnostic::Diagnostic;
 
 /// Channels that exist without being named.
-const CHANNELS: [&str; 1] = ["terminal"];
+const CHANNELS: [&str; 1] = [ChannelName::TERMINAL];
 
 /// Everything that the agent is told. Every field holds what it may hold.
 #[derive(Debug, Clone, PartialEq)]

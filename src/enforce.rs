@@ -109,6 +109,13 @@ impl From<Fate> for Came {
     }
 }
 
+impl Came {
+    /// The guard alone does not say what it saw.
+    fn refused(guard: Guard, why: impl ToString) -> Self {
+        Self { result: Fate::Refused(guard), remarks: vec![why.to_string()] }
+    }
+}
+
 /// The one place where it is decided whether a verdict is carried out or rehearsed.
 fn is_carried_out(verdict: &Verdict) -> bool {
     verdict.mode().carries_out(verdict.deed().is_act())
@@ -153,7 +160,7 @@ impl Enforcer {
         let mut ready = Vec::new();
         for act in acts {
             match self.inspect(act, witness) {
-                Err(result) => outcomes.push(self.settle(now, act, result.into())),
+                Err(came) => outcomes.push(self.settle(now, act, came)),
                 Ok(_) if is_carried_out(act.verdict) => ready.push(act),
                 Ok(sight) => {
                     let remarks = sight.remarks(act.signal);
@@ -313,37 +320,41 @@ impl Enforcer {
     }
 
     /// Whether this target may be hit, as far as it itself goes. Reads only.
-    fn inspect(&self, act: Act, witness: &mut dyn Witness) -> Result<Sight, Fate> {
+    fn inspect(&self, act: Act, witness: &mut dyn Witness) -> Result<Sight, Came> {
         let target = act.target;
         if let Some(guard) = target.objection {
-            return Err(Fate::Refused(guard));
+            return Err(Fate::Refused(guard).into());
         }
         if self.killed.get(&target.process).is_some_and(|killed| killed.unkillable) {
-            return Err(Fate::Refused(Guard::Unkillable));
+            return Err(Fate::Refused(Guard::Unkillable).into());
         }
         let process = match witness.process(target.process.pid) {
             Ok(Ok(process)) if process.id == target.process => process,
             // Nobody, or a successor with the same pid.
-            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Fate::Gone),
-            Ok(Err(Unseen::Hidden)) | Err(_) => return Err(Fate::Refused(Guard::Identity)),
+            Ok(Ok(_)) | Ok(Err(Unseen::Exited)) => return Err(Fate::Gone.into()),
+            Ok(Err(Unseen::Hidden)) => return Err(Came::refused(Guard::Identity, "/proc hides it")),
+            Err(error) => return Err(Came::refused(Guard::Identity, error)),
         };
         let sight = match Sight::of(&self.procfs, target.process.pid) {
             Ok(Some(sight)) if sight.id() == target.process && !sight.is_dead() => sight,
-            Ok(_) => return Err(Fate::Gone),
-            Err(_) => return Err(Fate::Refused(Guard::Identity)),
+            Ok(_) => return Err(Fate::Gone.into()),
+            Err(error) => return Err(Came::refused(Guard::Identity, error)),
         };
-        if target.uid != Some(sight.uid()) || sight.is_nameless() {
-            return Err(Fate::Refused(Guard::Identity));
+        if target.uid != Some(sight.uid()) {
+            return Err(Came::refused(Guard::Identity, "it has another owner by now"));
+        }
+        if sight.is_nameless() {
+            return Err(Came::refused(Guard::Identity, "its executable cannot be read"));
         }
         if sight.uid() < self.limits.min_uid {
-            return Err(Fate::Refused(Guard::Protected));
+            return Err(Came::refused(Guard::Protected, "its uid is below limits.min_uid"));
         }
         match process.protection {
             // Policy weighed the confidence that it saw; with less of it the act is another one.
             Some(Protection::None) if process.confidence >= target.confidence => Ok(sight),
-            Some(Protection::None) => Err(Fate::Refused(Guard::Confidence)),
-            Some(_) => Err(Fate::Refused(Guard::Protected)),
-            None => Err(Fate::Refused(Guard::Identity)),
+            Some(Protection::None) => Err(Fate::Refused(Guard::Confidence).into()),
+            Some(_) => Err(Fate::Refused(Guard::Protected).into()),
+            None => Err(Came::refused(Guard::Identity, "whether it is protected cannot be told")),
         }
     }
 
@@ -413,7 +424,8 @@ impl Enforcer {
         for (act, pidfd) in held {
             let result = match &occupancy {
                 Some(Ok(occupancy)) if is_listed(act.target, occupancy) => self.hit(act, &pidfd, now, witness),
-                _ => Fate::Refused(Guard::Stale).into(),
+                Some(Err(fault)) => Came::refused(Guard::Stale, fault),
+                _ => Came::refused(Guard::Stale, "the driver no longer lists it on that card"),
             };
             came.push((act, result));
         }
@@ -440,7 +452,7 @@ impl Enforcer {
     fn hit(&mut self, act: Act, pidfd: &Pidfd, now: &Snapshot, witness: &mut dyn Witness) -> Came {
         let sight = match self.is_held(act.target, pidfd).and_then(|()| self.inspect(act, witness)) {
             Ok(sight) => sight,
-            Err(result) => return result.into(),
+            Err(came) => return came,
         };
         let mut remarks = sight.remarks(act.signal);
         if !act.signal.ends() && !sight.catches(act.signal) {
@@ -462,11 +474,12 @@ impl Enforcer {
     }
 
     /// That the `/proc` which is read means the same process by this pid: it may be of another PID namespace.
-    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Fate> {
+    fn is_held(&self, target: &Target, pidfd: &Pidfd) -> Result<(), Came> {
         match pidfd.pid(&self.procfs) {
             Ok(Some(pid)) if pid == target.process.pid => Ok(()),
-            Ok(None) => Err(Fate::Gone),
-            Ok(Some(_)) | Err(_) => Err(Fate::Refused(Guard::Identity)),
+            Ok(None) => Err(Fate::Gone.into()),
+            Ok(Some(_)) => Err(Came::refused(Guard::Identity, "its pid is another in this /proc")),
+            Err(error) => Err(Came::refused(Guard::Identity, error)),
         }
     }
 

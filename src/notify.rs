@@ -67,13 +67,10 @@ pub struct Told {
     pub why: Vec<String>,
 }
 
-/// The channel that exists without being named.
-pub const TERMINAL: &str = "terminal";
-
 impl Channels {
     pub fn new(voice: Voice, terminal: Terminal) -> Self {
         // There from the first page, so that the first message is an increase.
-        let tally = OUTCOMES.map(|outcome| ((ChannelName(TERMINAL.into()), outcome), 0)).into();
+        let tally = OUTCOMES.map(|outcome| ((ChannelName(ChannelName::TERMINAL.into()), outcome), 0)).into();
         Self { voice, terminal, tally, reached: BTreeSet::new() }
     }
 
@@ -110,7 +107,7 @@ impl Channels {
     pub fn alert(&mut self, sentence: &str) -> Delivery {
         let text = message::notice(&self.voice, sentence);
         let places = self.terminal.places();
-        self.deliver(&ChannelName(TERMINAL.into()), &places, &Recipient::Admins, &text)
+        self.deliver(&ChannelName(ChannelName::TERMINAL.into()), &places, &Recipient::Admins, &text)
     }
 
     /// How many messages came to which end, by channel.
@@ -120,7 +117,7 @@ impl Channels {
 
     fn deliver(&mut self, channel: &ChannelName, places: &Places, to: &Recipient, text: &str) -> Delivery {
         let delivery = match channel.0.as_str() {
-            TERMINAL => self.terminal.deliver(places, to, text),
+            ChannelName::TERMINAL => self.terminal.deliver(places, to, text),
             _ => Delivery::Failed(format!("there is no channel `{channel}`")),
         };
         *self.tally.entry((channel.clone(), delivery.as_str())).or_default() += 1;

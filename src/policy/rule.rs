@@ -304,6 +304,10 @@ impl Action {
 #[serde(transparent)]
 pub struct ChannelName(pub String);
 
+impl ChannelName {
+    pub const TERMINAL: &str = "terminal";
+}
+
 impl fmt::Display for ChannelName {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.0)
