@@ -354,6 +354,9 @@ impl Agent {
 
     fn reset(&mut self, asked: Asked) {
         let came = match (asked.what, &self.last) {
+            (Reset::Pins, Some(last)) if last.seen.gpus.is_err() => {
+                Err("the driver is silent, so there are no cards of now; ask again when it answers".into())
+            }
             (Reset::Pins, _) => self.sources.reset_pins().map_err(|error| error.to_string()),
             (Reset::Fuses, Some(last)) => self.enforcer.reset_fuses(&last.seen).map_err(|error| chain(&error)),
             (Reset::Fuses, None) => Err("no cycle has ended yet; ask again".into()),
