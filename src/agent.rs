@@ -81,8 +81,8 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
         tracing::warn!("not root: only processes of the agent's own user can be signalled, unless it has CAP_KILL");
     }
     // Ports first: an agent that cannot serve must not act.
-    let listeners = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
-    let addresses = options.listen_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let listeners: Vec<Listener> = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
     tracing::info!(addresses, "listening");
     let state_dir = StateDir::open(&config.state_dir)?;
     forward(control::listen(&state_dir)?, send.clone())?;

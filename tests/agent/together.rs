@@ -165,3 +165,14 @@ fn it_listens_on_several_addresses() {
     assert_eq!(crate::harness::http::ask(second, "GET", "/metrics").unwrap().status, 200);
     assert_eq!(agent.get("/metrics").unwrap().status, 200);
 }
+
+#[test]
+fn the_port_that_the_kernel_chose_is_said() {
+    let node = Node::new(1);
+    let agent = node.start_with(&["--web.listen-address=127.0.0.1:0"]);
+    let log = agent.log();
+    let ports = log.split("127.0.0.1:").skip(1).filter_map(|rest| rest.split(['"', ' ', '\n']).next()?.parse().ok());
+    let chosen = ports.last().map(|port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    assert_ne!(chosen, agent.address);
+    assert_eq!(crate::harness::http::ask(chosen, "GET", "/metrics").unwrap().status, 200);
+}
