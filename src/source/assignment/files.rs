@@ -6,7 +6,9 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::Record;
 use super::entry::Entry;
@@ -19,13 +21,32 @@ const LONGEST: u64 = 16 << 20;
 const AS_SHELLS_DO: glob::MatchOptions =
     glob::MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
+/// As long as the cycle waits for the files, and then without waiting until they have been read: a file may lie on a
+/// server that is gone.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 pub struct Files {
     patterns: Vec<PathBuf>,
-    files: BTreeMap<PathBuf, (Version, Result<Vec<Entry>, String>)>,
-    /// Why the patterns as such are silent.
-    fault: Option<String>,
+    /// What was read; away while the thread that reads has it.
+    shelf: Option<Shelf>,
+    reader: io::Result<Reader>,
     warned: Option<String>,
     record: Record,
+}
+
+/// What the files hold.
+#[derive(Default)]
+struct Shelf {
+    patterns: Vec<PathBuf>,
+    files: BTreeMap<PathBuf, Read>,
+    /// Why the patterns as such are silent.
+    fault: Option<String>,
+}
+
+/// A thread of its own: it may be stuck in a file for as long as a server is away.
+struct Reader {
+    asked: Sender<Shelf>,
+    answers: Receiver<Shelf>,
 }
 
 /// What changes when a file does.
@@ -50,7 +71,13 @@ impl From<Metadata> for Version {
 
 impl Files {
     pub fn new(patterns: Vec<PathBuf>) -> Self {
-        Self { patterns, files: BTreeMap::new(), fault: None, warned: None, record: Record::default() }
+        Self::reading(patterns, Shelf::read)
+    }
+
+    /// Reads in this way.
+    fn reading(patterns: Vec<PathBuf>, read: impl FnMut(&mut Shelf) + Send + 'static) -> Self {
+        let (shelf, reader) = (Some(Shelf::default()), Reader::start(read));
+        Self { patterns, shelf, reader, warned: None, record: Record::default() }
     }
 
     pub fn with(self, patterns: Vec<PathBuf>) -> Self {
@@ -59,6 +86,66 @@ impl Files {
 
     pub fn read(&mut self) {
         let began = Instant::now();
+        if let Ok(reader) = &self.reader {
+            // What comes late is as old as the question.
+            let before = self.shelf.take().or_else(|| reader.answers.try_recv().ok());
+            if let Some(shelf) = before {
+                let asked = reader.asked.send(Shelf { patterns: self.patterns.clone(), ..shelf });
+                self.shelf = asked.ok().and_then(|()| reader.answers.recv_timeout(PATIENCE).ok());
+            }
+        }
+        self.record.took = Some(began.elapsed());
+        self.warn();
+    }
+
+    /// Every entry of every file, or why they are silent.
+    pub(super) fn said(&mut self) -> (Result<impl Iterator<Item = &Entry>, String>, &mut Record) {
+        let said = match (self.why_silent(), &self.shelf) {
+            (None, Some(shelf)) => Ok(shelf.files.values().filter_map(|(_, read)| read.as_ref().ok()).flatten()),
+            (fault, _) => Err(fault.unwrap_or_default()),
+        };
+        (said, &mut self.record)
+    }
+
+    fn why_silent(&self) -> Option<String> {
+        match (&self.reader, &self.shelf) {
+            (Err(error), _) => Some(format!("cannot start a thread: {error}")),
+            (Ok(_), None) => Some("they are not read in time: does a filesystem hang?".into()),
+            (Ok(_), Some(shelf)) => shelf.why_silent(),
+        }
+    }
+
+    fn warn(&mut self) {
+        let silent = self.why_silent();
+        if silent != self.warned {
+            match &silent {
+                Some(fault) => tracing::warn!(source = "files", %fault, "rights from files are unknown"),
+                None => tracing::info!(source = "files", "rights from files are known again"),
+            }
+        }
+        self.warned = silent;
+    }
+}
+
+impl Reader {
+    /// It ends with whoever asks, or once it is no longer stuck.
+    fn start(mut read: impl FnMut(&mut Shelf) + Send + 'static) -> io::Result<Self> {
+        let (asked, questions) = channel::<Shelf>();
+        let (telling, answers) = channel();
+        thread::Builder::new().name("files".into()).spawn(move || {
+            for mut shelf in questions {
+                read(&mut shelf);
+                if telling.send(shelf).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { asked, answers })
+    }
+}
+
+impl Shelf {
+    fn read(&mut self) {
         match found(&self.patterns) {
             Ok(paths) => {
                 let mut before = std::mem::take(&mut self.files);
@@ -71,33 +158,11 @@ impl Files {
             }
             Err(fault) => self.fault = Some(fault),
         }
-        self.record.took = Some(began.elapsed());
-        self.warn();
-    }
-
-    /// Every entry of every file, or why they are silent.
-    pub(super) fn said(&mut self) -> (Result<impl Iterator<Item = &Entry>, String>, &mut Record) {
-        let said = match self.why_silent() {
-            Some(fault) => Err(fault),
-            None => Ok(self.files.values().filter_map(|(_, read)| read.as_ref().ok()).flatten()),
-        };
-        (said, &mut self.record)
     }
 
     fn why_silent(&self) -> Option<String> {
         let broken = || self.files.values().find_map(|(_, read)| read.as_ref().err());
         self.fault.as_ref().or_else(broken).cloned()
-    }
-
-    fn warn(&mut self) {
-        let silent = self.why_silent();
-        if silent != self.warned {
-            match &silent {
-                Some(fault) => tracing::warn!(source = "files", %fault, "rights from files are unknown"),
-                None => tracing::info!(source = "files", "rights from files are known again"),
-            }
-        }
-        self.warned = silent;
     }
 }
 
@@ -255,6 +320,30 @@ mod tests {
         }
         reservations.write("b.yaml", "[]");
         assert_eq!(reservations.said(), Ok(1));
+    }
+
+    #[test]
+    fn a_file_that_hangs_stops_no_cycle_and_is_heard_when_it_answers() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a.yaml"), ALICE).unwrap();
+        let (release, hang) = channel::<()>();
+        let read = move |shelf: &mut Shelf| {
+            hang.recv().ok();
+            shelf.read();
+        };
+        let mut files = Files::reading(vec![directory.path().join("*.yaml")], read);
+        for _ in 0..100 {
+            files.read();
+            let fault = files.said().0.map(Iterator::count).unwrap_err();
+            assert!(fault.contains("not read in time"), "{fault}");
+        }
+        // It was asked once, and what comes now is the answer to that.
+        drop(release);
+        let began = Instant::now();
+        while files.said().0.is_err() && began.elapsed() < Duration::from_secs(10) {
+            files.read();
+        }
+        assert_eq!(files.said().0.map(Iterator::count), Ok(1));
     }
 
     #[test]
