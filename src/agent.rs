@@ -1,8 +1,12 @@
 //! The agent: it sees, decides, acts and publishes, turn after turn, in one thread; another serves what was published.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,6 +38,11 @@ use crate::state::{self, StateDir, Store};
 
 /// systemd hears of a living agent at least this often, however long its interval.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// How long a message may wait for a systemd that does not read: a sign of life, of which there are many, and what else
+/// it must hear.
+const LIFE_GOES_ON: Duration = Duration::from_millis(100);
+const SYSTEMD_IS_BUSY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -407,7 +416,21 @@ fn host_name() -> String {
 
 /// Tells systemd, where it wants to know. It not listening must not end the agent.
 fn say(state: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(state) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let limit = if matches!(state, [NotifyState::Watchdog]) { LIFE_GOES_ON } else { SYSTEMD_IS_BUSY };
+    let text: String = state.iter().map(|state| format!("{state}\n")).collect();
+    if let Err(error) = send(&path, &text, limit) {
         tracing::debug!(%error, "systemd cannot be told");
     }
+}
+
+fn send(path: &OsStr, text: &str, limit: Duration) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    // Who does not read lets others wait.
+    socket.set_write_timeout(Some(limit))?;
+    match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&UnixAddress::from_abstract_name(name)?)?,
+        None => socket.connect(path)?,
+    }
+    socket.send(text.as_bytes()).map(drop)
 }
