@@ -1,8 +1,12 @@
 //! The agent: it sees, decides, acts and publishes, turn after turn, in one thread; another serves what was published.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -34,6 +38,11 @@ use crate::state::{self, StateDir, Store};
 
 /// systemd hears of a living agent at least this often, however long its interval.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// How long a message may wait for a systemd that does not read: a sign of life, of which there are many, and what else
+/// it must hear.
+const LIFE_GOES_ON: Duration = Duration::from_millis(100);
+const SYSTEMD_IS_BUSY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -81,8 +90,8 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
         tracing::warn!("not root: only processes of the agent's own user can be signalled, unless it has CAP_KILL");
     }
     // Ports first: an agent that cannot serve must not act.
-    let listeners = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
-    let addresses = options.listen_addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let listeners: Vec<Listener> = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
     tracing::info!(addresses, "listening");
     let state_dir = StateDir::open(&config.state_dir)?;
     forward(control::listen(&state_dir)?, send.clone())?;
@@ -357,6 +366,9 @@ impl Agent {
 
     fn reset(&mut self, asked: Asked) {
         let came = match (asked.what, &self.last) {
+            (Reset::Pins, Some(last)) if last.seen.gpus.is_err() => {
+                Err("the driver is silent, so there are no cards of now; ask again when it answers".into())
+            }
             (Reset::Pins, _) => self.sources.reset_pins().map_err(|error| error.to_string()),
             (Reset::Fuses, Some(last)) => self.enforcer.reset_fuses(&last.seen).map_err(|error| chain(&error)),
             (Reset::Fuses, None) => Err("no cycle has ended yet; ask again".into()),
@@ -407,7 +419,21 @@ fn host_name() -> String {
 
 /// Tells systemd, where it wants to know. It not listening must not end the agent.
 fn say(state: &[NotifyState]) {
-    if let Err(error) = sd_notify::notify(state) {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let limit = if matches!(state, [NotifyState::Watchdog]) { LIFE_GOES_ON } else { SYSTEMD_IS_BUSY };
+    let text: String = state.iter().map(|state| format!("{state}\n")).collect();
+    if let Err(error) = send(&path, &text, limit) {
         tracing::debug!(%error, "systemd cannot be told");
     }
+}
+
+fn send(path: &OsStr, text: &str, limit: Duration) -> io::Result<()> {
+    let socket = UnixDatagram::unbound()?;
+    // Who does not read lets others wait.
+    socket.set_write_timeout(Some(limit))?;
+    match path.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&UnixAddress::from_abstract_name(name)?)?,
+        None => socket.connect(path)?,
+    }
+    socket.send(text.as_bytes()).map(drop)
 }

@@ -88,7 +88,7 @@ fn check(files: &[PathBuf]) -> ExitCode {
         Err(error) => return failed(&error),
     };
     if let Some(fault) = known.driver_fault() {
-        eprintln!("GPUs are not checked: {fault}");
+        complain(format_args!("GPUs are not checked: {fault}"));
     }
     let names = Names {
         user: &|name| known.user(name),
@@ -152,15 +152,20 @@ impl Write for Readers {
     }
 }
 
+/// `eprintln!`, but that nobody reads it is no reason to panic.
+fn complain(what: impl std::fmt::Display) {
+    let _: io::Result<()> = writeln!(io::stderr(), "{what}");
+}
+
 fn bad_configuration(errors: &[Diagnostic]) -> ExitCode {
     for error in errors {
-        eprintln!("{error}");
+        complain(error);
     }
     ExitCode::from(BAD_CONFIGURATION)
 }
 
 fn failed(error: &(dyn std::error::Error + 'static)) -> ExitCode {
-    eprintln!("gpuwarden: {}", causes::chain(error));
+    complain(format_args!("gpuwarden: {}", causes::chain(error)));
     ExitCode::FAILURE
 }
 

@@ -327,7 +327,8 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
             let was = before.episodes.get(&key);
             let advanced = ladder::advance(rule, meaning, rules, now.at, &judged, was);
             verdicts.extend(advanced.verdicts);
-            if let Some(episode) = advanced.episode {
+            if let Some(mut episode) = advanced.episode {
+                episode.forget_the_gone(now, rule.clear_after.0);
                 state.episodes.insert(key.clone(), episode);
             }
             if judged.present {

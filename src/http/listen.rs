@@ -33,6 +33,16 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Where it can be reached: the kernel chooses a port for `:0`.
+    pub fn address(&self) -> io::Result<String> {
+        match self {
+            Self::Tcp(listener) => Ok(listener.local_addr()?.to_string()),
+            Self::Unix(listener) => {
+                Ok(format!("unix:{}", listener.local_addr()?.as_pathname().unwrap_or(Path::new("")).display()))
+            }
+        }
+    }
+
     fn set_nonblocking(&self) -> io::Result<()> {
         match self {
             Self::Tcp(listener) => listener.set_nonblocking(true),

@@ -20,7 +20,7 @@ const CONSOLES: u32 = 4;
 const FIRST_SERIAL_LINE: u32 = 64;
 const PSEUDO_TERMINALS: std::ops::RangeInclusive<u32> = 136..=143;
 
-/// More terminals of one person than this are not sought out.
+/// More terminals of one person than this are not written to.
 const MOST: usize = 32;
 
 /// The device numbers of the terminals that control processes, by whose those are; or why nobody knows.
@@ -70,11 +70,20 @@ impl Terminal {
             Err(why) => return Delivery::Failed(why.clone()),
         };
         let text = for_terminal(text);
-        let results: Vec<_> = terminals.map(|device| self.write(*device, uid, &text)).collect();
-        if results.iter().any(Result::is_ok) {
+        let mut written = 0;
+        let mut why = BTreeSet::new();
+        for device in terminals {
+            match self.write(*device, uid, &text) {
+                Ok(()) => written += 1,
+                Err(refusal) => drop(why.insert(refusal.to_string())),
+            }
+            if written == MOST {
+                break;
+            }
+        }
+        if written > 0 {
             return Delivery::Delivered;
         }
-        let why: BTreeSet<String> = results.into_iter().filter_map(Result::err).map(|why| why.to_string()).collect();
         match why.is_empty() {
             true => Delivery::Undeliverable("no terminal".into()),
             false => Delivery::Undeliverable(format!("terminal: {}", why.into_iter().collect::<Vec<_>>().join(", "))),
@@ -91,10 +100,7 @@ impl Terminal {
                 continue;
             }
             let Ok(Some(status)) = self.procfs.status(pid) else { continue };
-            let his = found.entry(status.uid).or_default();
-            if his.len() < MOST {
-                his.insert(stat.terminal);
-            }
+            found.entry(status.uid).or_default().insert(stat.terminal);
         }
         Ok(found)
     }

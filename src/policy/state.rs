@@ -10,7 +10,7 @@ use super::conflict::Due;
 use super::rule::{ChannelName, Mode, RuleName, Signal};
 use super::subject::{EpisodeKey, Subject};
 use super::{Deed, Fate, Guard, Outcome, Person, Verdict};
-use crate::snapshot::{ProcessId, Truth};
+use crate::snapshot::{Gpu, Hold, ProcessId, Snapshot, Truth, Unseen};
 use crate::units::Uid;
 
 /// All ladders that are not at rest. Boot times in it mean nothing in another boot.
@@ -79,6 +79,9 @@ pub struct Progress {
     pub sent: bool,
     /// Nobody knows whether that act was done, so no further one follows.
     pub lost: bool,
+    /// Boot time since which it has been on no card.
+    #[serde(default)]
+    pub gone_since: Option<Duration>,
 }
 
 /// What was written down before it was carried out, by the ladder itself or by another that had the same due.
@@ -197,7 +200,8 @@ impl Episode {
             return;
         }
         if let Some(target) = outcome.target {
-            self.targets.insert(target, Progress { rung, clock: self.clock, at: done_by, sent, lost: false });
+            self.targets
+                .insert(target, Progress { rung, clock: self.clock, at: done_by, sent, lost: false, gone_since: None });
         }
         if rung == self.climbed.len() {
             self.climbed.push(self.clock);
@@ -206,8 +210,27 @@ impl Episode {
 
     /// A signal to this target may or may not have gone out.
     pub(super) fn lose(&mut self, target: ProcessId, rung: usize) {
-        self.targets.insert(target, Progress { rung, clock: self.clock, at: self.last.at, sent: false, lost: true });
+        let (clock, at) = (self.clock, self.last.at);
+        self.targets.insert(target, Progress { rung, clock, at, sent: false, lost: true, gone_since: None });
     }
+
+    /// A target that has been on no card for this long has left the ladder: a user's may stand for weeks, with thousands
+    /// of processes that come and go.
+    pub(super) fn forget_the_gone(&mut self, now: &Snapshot, after: Duration) {
+        self.targets.retain(|target, progress| {
+            progress.gone_since = is_gone(*target, now).then(|| progress.gone_since.unwrap_or(now.at.boot));
+            progress.gone_since.is_none_or(|since| now.at.boot.saturating_sub(since) < after)
+        });
+    }
+}
+
+/// Whether the driver shows it on no card. A list that cannot be read, and a pid that is hidden, prove nobody's end; on a
+/// lost card nobody computes.
+fn is_gone(process: ProcessId, now: &Snapshot) -> bool {
+    let hidden = Err(Unseen::Hidden);
+    let is_away = |hold: &Hold| hold.process != Ok(process) && (hold.pid != process.pid || hold.process != hidden);
+    let is_free = |gpu: &Gpu| gpu.holds.as_ref().map_or(gpu.readings.is_err(), |holds| holds.iter().all(is_away));
+    !now.processes.contains_key(&process) && now.gpus.as_ref().is_ok_and(|gpus| gpus.iter().all(is_free))
 }
 
 /// JSON objects take only text as keys, so maps with other keys are lists.

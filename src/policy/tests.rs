@@ -359,6 +359,31 @@ fn who_comes_later_has_every_act_in_its_order_and_at_its_distance() {
 }
 
 #[test]
+fn a_target_that_is_gone_for_clear_after_has_left_the_ladder_and_no_sooner() {
+    check(
+        UNASSIGNED,
+        "
+        0m assign 1002 gpu=0
+        0m pid=7 user=1001 gpu=0 mem=10GiB
+        0m pid=8 user=1001 gpu=0 mem=10GiB
+        0m pid=9 user=1001 gpu=0 mem=10GiB
+        14m gone 7
+        14m gone 8
+        23m pid=7 user=1001 gpu=0 mem=10GiB
+        25m pid=8 user=1001 gpu=0 mem=10GiB
+        28m end
+        ",
+        expect![[r#"
+            1m unassigned warn u1001
+            11m unassigned TERM pid=7 pid=8 pid=9
+            13m unassigned KILL pid=7 pid=8 pid=9
+            25m unassigned TERM pid=8
+            27m unassigned KILL pid=8
+        "#]],
+    );
+}
+
+#[test]
 fn a_refused_term_never_lets_kill_through() {
     check(
         UNASSIGNED,

@@ -84,10 +84,11 @@ impl Procfs {
         }
     }
 
-    /// Whether the filesystem of this device may be a user's own.
+    /// Whether the filesystem of this device may be a user's own. Asked of the mounts that pid 1 sees: for a service that
+    /// gains no rights, systemd mounts the whole host `nosuid`.
     pub fn may_be_a_users(&self, device: (u32, u32)) -> bool {
-        let table = fs::read(self.root.join("self/mountinfo"));
-        table.is_ok_and(|table| mounts::may_be_a_users(&String::from_utf8_lossy(&table), device))
+        let table = ["1/mountinfo", "self/mountinfo"].iter().find_map(|file| fs::read(self.root.join(file)).ok());
+        table.is_some_and(|table| mounts::may_be_a_users(&String::from_utf8_lossy(&table), device))
     }
 
     /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.

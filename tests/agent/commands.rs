@@ -79,6 +79,15 @@ fn a_reader_who_has_seen_enough_does_not_change_the_exit_code() {
 }
 
 #[test]
+fn complaints_that_nobody_reads_change_no_exit_code() {
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_gpuwarden"));
+    let status = serve.args(["serve", "--config.file=/nonexistent.yaml"]).stderr(write).status().unwrap();
+    assert_eq!(status.code(), Some(78));
+}
+
+#[test]
 fn a_second_agent_on_one_state_directory_gives_up_and_says_why() {
     let node = Node::new(1);
     let agent = node.start();

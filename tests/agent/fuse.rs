@@ -24,10 +24,14 @@ fn limited(limits: &str) -> Node {
     node
 }
 
-pub fn reset(node: &Node, what: &str) {
+pub fn ask_reset(node: &Node, what: &str) -> std::process::Output {
     let mut reset = in_node(node);
     reset.args(["reset", what]).arg(format!("--config.file={}", node.path("gpuwarden.yaml").display()));
-    let done = reset.stderr(std::process::Stdio::piped()).output().unwrap();
+    reset.stderr(std::process::Stdio::piped()).output().unwrap()
+}
+
+pub fn reset(node: &Node, what: &str) {
+    let done = ask_reset(node, what);
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 

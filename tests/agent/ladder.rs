@@ -189,6 +189,24 @@ exempt: [{{user: [carol], reason: a deadline}}]"
 }
 
 #[test]
+fn infrastructure_is_known_where_systemd_mounts_the_host_without_setuid() {
+    if !root("a service") {
+        return;
+    }
+    let mut node = strict(1);
+    // As systemd does for `NoNewPrivileges=yes` with `ProtectSystem=strict`.
+    node.before = "for place in / /etc/passwd /etc/group; do mount -o remount,bind,nosuid $place || exit; done".into();
+    let mut offender = node.runs_on_terminal(node.bob, SLEEPS);
+    let mut protected = Worker::program(node.bob, &sleep_named(&node.path(""), "sshd"), &["120"]);
+    node.held(0, &[&offender.with(10), &protected.with(10)]);
+    let agent = node.start();
+    assert_eq!(offender.ended_by(), TERM);
+    let refused = [("reason", "protected")];
+    agent.shows("it is protected", |page| page.value("gpuwarden_refusals_total", &refused) >= Some(1.0));
+    assert!(protected.is_alive());
+}
+
+#[test]
 fn a_pid_that_was_reused_between_warning_and_signal_is_left_alone() {
     if !root("choosing pids") {
         return;

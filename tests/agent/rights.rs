@@ -3,7 +3,7 @@
 use crate::harness::worker::{IGNORES_TERM, SLEEPS};
 use crate::harness::{Node, Page, Worker, eventually, root, uptime};
 use crate::ladder::{ENFORCE, SENTENCE, SLACK, TERM, UNASSIGNED, told};
-use nvml_sim::scenario::{Kind, ProcessMemory};
+use nvml_sim::scenario::{Kind, Latency, ProcessMemory};
 use nvml_sim::units::Bytes;
 use nvml_sim::{Gpu, Process};
 use std::fs;
@@ -126,6 +126,23 @@ fn a_right_that_comes_ends_the_ladder_and_one_that_goes_begins_another() {
 
 fn reset(node: &Node) {
     crate::fuse::reset(node, "pins");
+}
+
+#[test]
+fn pins_are_not_reset_while_there_are_no_cards_of_now() {
+    if !root("a reset") {
+        return;
+    }
+    let mut node = Node::new(2);
+    let agent = node.start();
+    let pins = node.path("state/pins.yaml");
+    let before = fs::read_to_string(&pins).unwrap();
+    node.change(|scenario| scenario.latency = [("*".into(), Latency::Hang)].into());
+    agent.shows("no driver", |page| page.value("gpuwarden_source_up", &[("source", "nvml")]) == Some(0.0));
+    let refused = crate::fuse::ask_reset(&node, "pins");
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("the driver is silent"), "{refused:?}");
+    assert_eq!(fs::read_to_string(&pins).unwrap(), before);
 }
 
 #[test]

@@ -13,8 +13,9 @@ use nvml_sim::units::{Clock, Load, Percent, Power};
 use nvml_sim::{Process, value::Value as Said};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::{fs, io};
 
 /// What the agent exports, in the shape in which peers are asked. Whole numbers, as NVML has them.
 fn as_peers_see(page: &Page) -> Value {
@@ -146,6 +147,33 @@ fn systemd_hears_that_it_is_ready_alive_reloading_and_ending() {
 }
 
 #[test]
+fn a_systemd_that_hears_nothing_stops_no_cycle() {
+    let mut node = Node::new(1);
+    let path = node.path("notify");
+    let _unread = UnixDatagram::bind(&path).unwrap();
+    node.notify = Some(path);
+    let agent = node.start();
+    // More than the kernel keeps for it (net.unix.max_dgram_qlen).
+    let kept = fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap().trim().parse::<u32>().unwrap();
+    agent.cycles(kept.min(40) + 5);
+    assert!(agent.stop().success());
+}
+
+#[test]
+fn systemd_hears_in_an_abstract_socket() {
+    let mut node = Node::new(1);
+    let name = format!("gpuwarden-test-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let socket = UnixDatagram::bind_addr(&address).unwrap();
+    socket.set_read_timeout(Some(crate::harness::LIMIT)).unwrap();
+    node.notify = Some(format!("@{name}").into());
+    let _agent = node.start();
+    let mut buffer = [0; 1024];
+    let length = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"READY=1\n");
+}
+
+#[test]
 fn logs_are_lines_of_json_where_that_is_asked_for() {
     let node = Node::new(1);
     let agent = node.start_with(&["--log.format=json", "--log.level=debug"]);
@@ -164,4 +192,15 @@ fn it_listens_on_several_addresses() {
     let agent = node.start_with(&[&format!("--web.listen-address={second}")]);
     assert_eq!(crate::harness::http::ask(second, "GET", "/metrics").unwrap().status, 200);
     assert_eq!(agent.get("/metrics").unwrap().status, 200);
+}
+
+#[test]
+fn the_port_that_the_kernel_chose_is_said() {
+    let node = Node::new(1);
+    let agent = node.start_with(&["--web.listen-address=127.0.0.1:0"]);
+    let log = agent.log();
+    let ports = log.split("127.0.0.1:").skip(1).filter_map(|rest| rest.split(['"', ' ', '\n']).next()?.parse().ok());
+    let chosen = ports.last().map(|port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    assert_ne!(chosen, agent.address);
+    assert_eq!(crate::harness::http::ask(chosen, "GET", "/metrics").unwrap().status, 200);
 }

@@ -21,15 +21,19 @@ pub fn hides(table: &str, root: &Path) -> bool {
 }
 
 /// Whether the filesystem of this device is one that a user may have mounted, and in which root owns what the user says
-/// that root owns: those of FUSE, and whatever is mounted `nosuid`.
+/// that root owns: those of FUSE, and whatever is mounted `nosuid` wherever it is. The host's own may be so in some places,
+/// such as a `/tmp` that is bound to a folder of the root filesystem.
 pub fn may_be_a_users(table: &str, (major, minor): (u32, u32)) -> bool {
     let device = format!("{major}:{minor}");
-    table.lines().any(|line| {
-        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let fields = table.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<&str>>());
+    let mounts: Vec<_> = fields.filter(|fields| fields.get(2) == Some(&device.as_str())).collect();
+    let is_fuse = mounts.iter().any(|fields| {
         let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1));
-        let nosuid = fields.get(5).is_some_and(|options| options.split(',').any(|option| option == "nosuid"));
-        fields.get(2) == Some(&device.as_str()) && (nosuid || kind.is_some_and(|kind| kind.starts_with("fuse")))
-    })
+        kind.is_some_and(|kind| kind.starts_with("fuse"))
+    });
+    let is_nosuid =
+        |fields: &Vec<&str>| fields.get(5).is_some_and(|options| options.split(',').any(|it| it == "nosuid"));
+    is_fuse || (!mounts.is_empty() && mounts.iter().all(is_nosuid))
 }
 
 #[cfg(test)]
@@ -41,7 +45,8 @@ mod tests {
         let table = "29 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n\
             90 29 0:55 / /home/bob/mnt rw,nosuid,nodev - fuse.sshfs bob@host: rw\n\
             91 29 0:56 / /srv/images rw - fuse.squashfuse image rw\n\
-            92 29 0:57 / /tmp rw,nosuid - tmpfs tmpfs rw\n";
+            92 29 0:57 / /tmp rw,nosuid - tmpfs tmpfs rw\n\
+            93 29 8:1 /var/tmp /var/tmp rw,nosuid,nodev - ext4 /dev/sda1 rw\n";
         for (device, users) in [((8, 1), false), ((0, 55), true), ((0, 56), true), ((0, 57), true), ((0, 9), false)] {
             assert_eq!(may_be_a_users(table, device), users, "{device:?}");
         }
