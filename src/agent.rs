@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
-use std::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
@@ -24,7 +23,7 @@ use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
 use crate::enforce::Enforcer;
-use crate::http::{AskReload, Listener, Published, Server};
+use crate::http::{AskReload, ListenAddress, Listener, Published, Server};
 use crate::notify::Channels;
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
@@ -53,7 +52,7 @@ pub enum Error {
     #[error(transparent)]
     Control(#[from] control::Error),
     #[error("cannot listen on {address}; choose another with --web.listen-address")]
-    Listen { address: SocketAddr, source: io::Error },
+    Listen { address: ListenAddress, source: io::Error },
     #[error("{} is no procfs; see --path.procfs", path.display())]
     Procfs { path: PathBuf },
     #[error("cannot start a thread")]
@@ -104,8 +103,8 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     Ok(())
 }
 
-fn bind(address: &SocketAddr) -> Result<Listener, Error> {
-    Listener::bind(&address.to_string()).map_err(|source| Error::Listen { address: *address, source })
+fn bind(address: &ListenAddress) -> Result<Listener, Error> {
+    Listener::bind(address).map_err(|source| Error::Listen { address: address.clone(), source })
 }
 
 /// Signals come to a thread of their own; they are blocked before any other thread is started, so that all inherit it.

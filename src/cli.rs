@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::check::DEFAULT_FILE;
 use crate::control::Reset;
+use crate::http::ListenAddress;
 use crate::status::Output;
 use crate::units::{Malformed, Span};
 
@@ -53,8 +54,8 @@ pub struct Serve {
     #[arg(long = "config.file", value_name = "FILE", default_value = DEFAULT_FILE)]
     pub config_file: PathBuf,
     /// Addresses to serve the page and /metrics on; may be given several times
-    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = listen_address)]
-    pub listen_addresses: Vec<SocketAddr>,
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = str::parse::<ListenAddress>)]
+    pub listen_addresses: Vec<ListenAddress>,
     /// Reload on POST /-/reload
     #[arg(long = "web.enable-lifecycle")]
     pub enable_lifecycle: bool,
@@ -99,7 +100,7 @@ pub struct Demo {
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub length: Option<Duration>,
     /// Addresses to serve the page and /metrics on; may be given several times
-    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = listen_address)]
+    #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = port)]
     pub listen_addresses: Vec<SocketAddr>,
 }
 
@@ -117,12 +118,11 @@ pub struct Status {
 
 const DEFAULT_ADDRESS: &str = "127.0.0.1:9845";
 
-/// `127.0.0.1:9845`, `[::]:9845`, and `:9845` for every address of the host, as exporters take it.
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-    whole
-        .parse()
-        .map_err(|_| "expected an IP address and a port, such as 127.0.0.1:9845, [::1]:9845 or :9845".to_owned())
+fn port(text: &str) -> Result<SocketAddr, String> {
+    match text.parse()? {
+        ListenAddress::Tcp(address) => Ok(address),
+        ListenAddress::Unix(_) => Err("expected an IP address and a port: the demo listens on no socket".into()),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, Malformed> {
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn what_is_given_is_what_is_meant() {
-        let line = "gpuwarden serve --config.file=a.yaml --web.listen-address=:1 --web.listen-address=[::1]:2 --web.enable-lifecycle \
+        let line = "gpuwarden serve --config.file=a.yaml --web.listen-address=:1 --web.listen-address=unix:/run/x --web.enable-lifecycle \
                     --nvml.library=x.so --path.procfs=/host/proc --log.level=debug --log.format=json";
         let Ok(Command::Serve(serve)) = read(line) else { panic!() };
-        assert_eq!(serve.listen_addresses, ["[::]:1".parse().unwrap(), "[::1]:2".parse().unwrap()]);
+        assert_eq!(serve.listen_addresses, ["[::]:1".parse().unwrap(), ListenAddress::Unix("/run/x".into())]);
         assert_eq!(
             (serve.enable_lifecycle, serve.log.level, serve.log.format),
             (true, LogLevel::Debug, LogFormat::Json)
@@ -183,7 +183,8 @@ mod tests {
             "gpuwarden",
             "gpuwarden frobnicate",
             "gpuwarden serve --config.fil=x",
-            "gpuwarden serve --web.listen-address=unix:/run/x",
+            "gpuwarden serve --web.listen-address=unix:x",
+            "gpuwarden demo --web.listen-address=unix:/run/x",
             "gpuwarden serve --web.listen-address=localhost",
             "gpuwarden serve --log.level=loud",
             "gpuwarden demo --for 60",

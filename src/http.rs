@@ -30,7 +30,7 @@ pub mod view;
 mod tests;
 
 use answer::Answer;
-pub use listen::Listener;
+pub use listen::{ListenAddress, Listener};
 
 /// How long a client may take for the head of a request, and how long it may be silent between two.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);

@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_running_agent_is_asked() {
-        let listener = Listener::bind("127.0.0.1:0").unwrap();
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let Listener::Tcp(tcp) = &listener else { panic!("not TCP") };
         let url = format!("http://{}", tcp.local_addr().unwrap());
         let published = Published::new(Arc::new(fixture::cycle()));

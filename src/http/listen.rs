@@ -1,11 +1,12 @@
 //! Where clients come in.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -21,13 +22,42 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
+/// Where to listen, as it is written: `127.0.0.1:9845`, `[::1]:9845`, `:9845` for every interface, `unix:/run/gpuwarden.sock`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListenAddress {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for ListenAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            return Ok(Self::Unix(path.into()));
+        }
+        let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
+        whole.parse().map(Self::Tcp).map_err(|_| {
+            "expected an IP address and a port, such as 127.0.0.1:9845, [::1]:9845 or :9845, or unix:/absolute/path"
+                .into()
+        })
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 impl Listener {
-    /// `127.0.0.1:9845`, `:9845` for every interface, or `unix:/run/gpuwarden.sock`.
-    pub fn bind(address: &str) -> io::Result<Self> {
-        let listener = match (address.strip_prefix("unix:"), address.strip_prefix(':')) {
-            (Some(path), _) => Self::Unix(bind_path(Path::new(path))?),
-            (None, Some(port)) => Self::Tcp(bind_everywhere(port)?),
-            (None, None) => Self::Tcp(TcpListener::bind(address)?),
+    pub fn bind(address: &ListenAddress) -> io::Result<Self> {
+        let listener = match address {
+            ListenAddress::Unix(path) => Self::Unix(bind_path(path)?),
+            ListenAddress::Tcp(address) => Self::Tcp(bind_tcp(*address)?),
         };
         listener.set_nonblocking()?;
         Ok(listener)
@@ -62,9 +92,14 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// The kernel takes IPv4 clients on an IPv6 socket, unless IPv6 is switched off.
-fn bind_everywhere(port: &str) -> io::Result<TcpListener> {
-    TcpListener::bind(format!("[::]:{port}")).or_else(|_| TcpListener::bind(format!("0.0.0.0:{port}")))
+/// The kernel takes IPv4 clients on an IPv6 socket for every interface, unless IPv6 is switched off.
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let bound = TcpListener::bind(address);
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        bound.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())))
+    } else {
+        bound
+    }
 }
 
 pub(super) async fn accept(listener: Listener, service: Arc<Service>, clients: Arc<Clients>) {

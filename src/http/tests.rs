@@ -13,7 +13,7 @@ struct Served {
 }
 
 fn serve_with(published: Published, reload: Option<AskReload>) -> Served {
-    let listener = Listener::bind("127.0.0.1:0").unwrap();
+    let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
     let Listener::Tcp(tcp) = &listener else { panic!("not TCP") };
     let address = tcp.local_addr().unwrap();
     let (published, receiver) = watch::channel(Arc::new(published));
@@ -157,7 +157,7 @@ fn a_head_without_end_is_refused() {
 #[test]
 fn a_socket_that_was_left_behind_is_taken_over() {
     let folder = tempfile::tempdir().unwrap();
-    let address = format!("unix:{}/web.sock", folder.path().display());
+    let address = ListenAddress::Unix(folder.path().join("web.sock"));
     drop(Listener::bind(&address).unwrap());
     let again = Listener::bind(&address).unwrap();
     assert!(Listener::bind(&address).is_err(), "somebody listens there");

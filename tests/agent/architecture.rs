@@ -27,7 +27,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("trial", &["units", "schedule", "snapshot", "policy", "source", "config"]),
     ("status", &["causes", "text", "units", "http"]),
     ("demo", &[]),
-    ("cli", &["units", "config", "control", "status"]),
+    ("cli", &["units", "config", "http", "control", "status"]),
 ];
 
 /// The modules as `main.rs` declares them.

@@ -137,3 +137,19 @@ fn status_prints_who_holds_what() {
     assert_eq!(gone.status.code(), Some(1));
     assert!(text(&gone.stderr).contains(&url["http://".len()..]), "{}", text(&gone.stderr));
 }
+
+#[test]
+fn the_page_is_served_on_a_socket_as_well() {
+    use std::io::{Read, Write};
+
+    let node = Node::new(1);
+    let socket = node.path("web.sock");
+    let agent = node.start_with(&[&format!("--web.listen-address=unix:{}", socket.display())]);
+    let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.write_all(b"GET /-/healthy HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.0 200") && answer.ends_with("healthy.\n"), "{answer}");
+    assert_eq!(agent.ready().status, 200);
+}
