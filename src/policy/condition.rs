@@ -45,6 +45,32 @@ impl Condition {
         }
     }
 
+    /// What it says about its fact, as rules write it: `> 40GiB`. Nothing where it asks for none itself.
+    pub fn asked(&self) -> String {
+        fn list<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+            items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+        }
+
+        match self {
+            Self::Any(_) | Self::All(_) | Self::Not(_) => String::new(),
+            Self::Assigned(wanted) | Self::AssignedToOther(ToOther::Now(wanted)) => wanted.to_string(),
+            Self::AssignedToOther(ToOther::Within(span)) => format!("within {span}"),
+            Self::Memory(compare) => compare.to_string(),
+            Self::Utilization(compare) => compare.to_string(),
+            Self::Gpus(compare) | Self::Processes(compare) => compare.to_string(),
+            Self::Age(compare) => compare.to_string(),
+            Self::User(words)
+            | Self::Group(words)
+            | Self::Uid(words)
+            | Self::Command(words)
+            | Self::Executable(words)
+            | Self::GpuName(words) => list(words.iter()),
+            Self::Kind(kinds) => list(kinds.0.iter().map(|kind| kind.as_str())),
+            Self::Gpu(selectors) => list(&selectors.0),
+            Self::Time(windows) => list(&windows.0),
+        }
+    }
+
     /// The fact's name, as rules write it.
     pub fn fact(&self) -> &'static str {
         match self {

@@ -123,63 +123,79 @@ impl Extent {
             (false, false) => Truth::Unknown,
         }
     }
-
-    fn show(self, quantity: impl Fn(f64) -> String) -> String {
-        match self {
-            Self { at_least, exact: true } => quantity(at_least),
-            Self { at_least, exact: false } if at_least > 0.0 => format!("at least {}", quantity(at_least)),
-            _ => unknown(),
-        }
-    }
 }
 
-fn unknown() -> String {
-    "unknown".to_owned()
+/// What a condition saw, before it is put into words.
+enum Value {
+    /// Whether it is so.
+    Is(Truth),
+    /// A number of such things; `None` where the fact does not apply.
+    Number(Option<Extent>, fn(f64) -> String),
+    /// `None` where it is not known; none at all where the fact does not apply.
+    Words(Option<Vec<String>>),
+    Kind(Option<Kind>),
+    Index(Option<u32>),
+    Time(Timestamp),
+}
+
+impl Value {
+    /// As people write it.
+    fn in_words(self) -> String {
+        match self {
+            Self::Is(truth) => truth.as_str().to_owned(),
+            Self::Number(None, _) => "nothing".to_owned(),
+            Self::Number(Some(Extent { at_least, exact: true }), quantity) => quantity(at_least),
+            Self::Number(Some(Extent { at_least, exact: false }), quantity) if at_least > 0.0 => {
+                format!("at least {}", quantity(at_least))
+            }
+            Self::Words(Some(words)) => words.join(", "),
+            Self::Kind(Some(kind)) => kind.as_str().to_owned(),
+            Self::Index(Some(index)) => index.to_string(),
+            Self::Time(at) => at.to_string(),
+            Self::Number(..) | Self::Words(None) | Self::Kind(None) | Self::Index(None) => "unknown".to_owned(),
+        }
+    }
 }
 
 /// What the condition comes to for the subject.
 pub(super) fn truth(condition: &Condition, view: &View, now: &Snapshot) -> Truth {
-    match condition {
-        Condition::Any(parts) => Truth::any(parts.iter().map(|part| truth(part, view, now))),
-        Condition::All(parts) => Truth::all(parts.iter().map(|part| truth(part, view, now))),
-        Condition::Not(part) => !truth(part, view, now),
-        leaf => look(leaf, view, now).truth,
-    }
+    see(condition, view, now).1
 }
 
-/// What one condition that asks for a fact sees.
+/// The same of one condition that asks for a fact, with what it saw in words.
 pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
-    let (value, asked, truth) = match leaf {
-        Condition::Assigned(wanted) => {
-            let truth = view.right(*wanted, |seen| assigned(seen, now));
-            (as_fact(truth, *wanted), wanted.to_string(), truth)
-        }
+    let (value, truth) = see(leaf, view, now);
+    Evidence { fact: leaf.fact(), value: value.in_words(), asked: leaf.asked(), truth }
+}
+
+fn see(condition: &Condition, view: &View, now: &Snapshot) -> (Value, Truth) {
+    match condition {
+        Condition::Any(parts) => whole(Truth::any(parts.iter().map(|part| truth(part, view, now)))),
+        Condition::All(parts) => whole(Truth::all(parts.iter().map(|part| truth(part, view, now)))),
+        Condition::Not(part) => whole(!truth(part, view, now)),
+        Condition::Assigned(wanted) => right(view.right(*wanted, |seen| assigned(seen, now)), *wanted),
         Condition::AssignedToOther(ToOther::Now(wanted)) => {
-            let truth = view.right(*wanted, |seen| assigned_to_other(seen, now, Duration::ZERO));
-            (as_fact(truth, *wanted), wanted.to_string(), truth)
+            right(view.right(*wanted, |seen| assigned_to_other(seen, now, Duration::ZERO)), *wanted)
         }
         Condition::AssignedToOther(ToOther::Within(span)) => {
-            let truth = view.right(true, |seen| assigned_to_other(seen, now, span.0));
-            (as_fact(truth, true), format!("within {span}"), truth)
+            right(view.right(true, |seen| assigned_to_other(seen, now, span.0)), true)
         }
         Condition::Memory(compare) => {
-            let memory = view.memory();
             let limit = match compare.with {
                 MemoryAmount::Bytes(bytes) => Some(bytes.0 as f64),
                 MemoryAmount::Share(share) => view.memory_total().map(|total| total.0 as f64 * share.ratio()),
             };
-            let truth = limit.map_or(Truth::Unknown, |limit| memory.compare(compare.how, limit));
-            (memory.show(|bytes| Bytes(bytes as u64).to_string()), compare.to_string(), truth)
+            number(Some(view.memory()), compare.how, limit, |bytes| Bytes(bytes as u64).to_string())
         }
-        Condition::Utilization(compare) => match view.utilization() {
-            Some(utilization) => number(utilization, compare, compare.with.0, |n| Percent(n).to_string()),
-            None => ("nothing".to_owned(), compare.to_string(), Truth::False),
-        },
-        Condition::Gpus(compare) => number(view.gpus(), compare, compare.with.0 as f64, |n| n.to_string()),
-        Condition::Processes(compare) => number(view.processes(), compare, compare.with.0 as f64, |n| n.to_string()),
+        Condition::Utilization(compare) => {
+            number(view.utilization(), compare.how, Some(compare.with.0), |percent| Percent(percent).to_string())
+        }
+        Condition::Gpus(Compare { how, with }) => number(Some(view.gpus()), *how, Some(with.0 as f64), count),
+        Condition::Processes(Compare { how, with }) => number(Some(view.processes()), *how, Some(with.0 as f64), count),
         Condition::Age(compare) => {
             let age = Extent::known(view.age(now).map(|age| age.as_secs_f64()));
-            number(age, compare, compare.with.0.as_secs_f64(), |n| Span(Duration::from_secs(n as u64)).to_string())
+            let seconds = |seconds| Span(Duration::from_secs(seconds as u64)).to_string();
+            number(Some(age), compare.how, Some(compare.with.0.as_secs_f64()), seconds)
         }
         Condition::User(words) => word(view.user_name(), words),
         Condition::Group(words) => word(view.groups(), words),
@@ -193,54 +209,49 @@ pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
         }
         Condition::Kind(kinds) => {
             let kind = view.seen().map(|seen| seen.hold.kind);
-            let truth = kind
-                .map(|kind| kinds.0.iter().any(|asked| *asked == kind || (kind == Kind::Both && *asked != Kind::Both)));
-            let asked = kinds.0.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ");
-            (kind.map_or_else(unknown, |kind| kind.as_str().to_owned()), asked, Truth::from(truth))
+            let fits =
+                |kind| kinds.0.iter().any(|asked| *asked == kind || (kind == Kind::Both && *asked != Kind::Both));
+            (Value::Kind(kind), Truth::from(kind.map(fits)))
         }
         Condition::Gpu(selectors) => {
             let fits = |gpu: &Gpu| Truth::any(selectors.0.iter().map(|selector| selector.matches(gpu)));
-            let truth = view.card().map_or(Truth::Unknown, fits);
-            let asked = selectors.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            (view.card().map_or_else(unknown, |gpu| gpu.index.to_string()), asked, truth)
+            (Value::Index(view.card().map(|gpu| gpu.index)), view.card().map_or(Truth::Unknown, fits))
         }
         Condition::Time(windows) => {
-            let truth = windows.0.iter().any(|window| window.contains(now.at.wall));
-            let asked = windows.0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            (now.at.wall.to_string(), asked, Truth::from(truth))
-        }
-        Condition::Any(_) | Condition::All(_) | Condition::Not(_) => {
-            let truth = truth(leaf, view, now);
-            (truth.as_str().to_owned(), String::new(), truth)
-        }
-    };
-    Evidence { fact: leaf.fact(), value, asked, truth }
-}
-
-fn number<T: std::fmt::Display>(
-    value: Extent,
-    compare: &Compare<T>,
-    limit: f64,
-    show: impl Fn(f64) -> String,
-) -> (String, String, Truth) {
-    (value.show(show), compare.to_string(), value.compare(compare.how, limit))
-}
-
-/// Whether one of the values is as one of the words says. No values: the fact does not apply, and equals nothing.
-fn word(values: Option<Vec<String>>, words: &Words) -> (String, String, Truth) {
-    let asked = words.iter().collect::<Vec<_>>().join(", ");
-    match values {
-        None => (unknown(), asked, Truth::Unknown),
-        Some(values) => {
-            let fits = words.iter().any(|word| values.iter().any(|value| wildcard(word, value)));
-            (values.join(", "), asked, Truth::from(fits))
+            let at = now.at.wall;
+            (Value::Time(at), Truth::from(windows.0.iter().any(|window| window.contains(at))))
         }
     }
 }
 
-/// The fact behind a truth about "is it as wanted?".
-fn as_fact(truth: Truth, wanted: bool) -> String {
-    if wanted { truth } else { !truth }.as_str().to_owned()
+fn whole(truth: Truth) -> (Value, Truth) {
+    (Value::Is(truth), truth)
+}
+
+/// `truth` is about "is it as wanted?", the value is the fact behind that.
+fn right(truth: Truth, wanted: bool) -> (Value, Truth) {
+    (Value::Is(if wanted { truth } else { !truth }), truth)
+}
+
+/// Without a limit nothing can be said; without a value the fact does not apply, and equals nothing.
+fn number(value: Option<Extent>, how: Comparison, limit: Option<f64>, quantity: fn(f64) -> String) -> (Value, Truth) {
+    let truth = match (value, limit) {
+        (None, _) => Truth::False,
+        (Some(_), None) => Truth::Unknown,
+        (Some(value), Some(limit)) => value.compare(how, limit),
+    };
+    (Value::Number(value, quantity), truth)
+}
+
+fn count(number: f64) -> String {
+    number.to_string()
+}
+
+/// Whether one of the values is as one of the words says. No values: the fact does not apply, and equals nothing.
+fn word(values: Option<Vec<String>>, words: &Words) -> (Value, Truth) {
+    let fits = |values: &Vec<String>| words.iter().any(|word| values.iter().any(|value| wildcard(word, value)));
+    let truth = Truth::from(values.as_ref().map(fits));
+    (Value::Words(values), truth)
 }
 
 fn assigned(seen: &Seen, now: &Snapshot) -> Truth {
