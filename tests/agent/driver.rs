@@ -44,7 +44,7 @@ fn a_driver_that_hangs_blocks_no_page_and_stops_every_ladder() {
 
     let page = agent.shows("the driver is stale", |page| {
         let began = Instant::now();
-        let answered = agent.get("/metrics").is_ok() && began.elapsed() < Duration::from_millis(500);
+        let answered = agent.get("/metrics").is_ok() && began.elapsed() < Duration::from_secs(2);
         assert!(answered, "a page that waits");
         page.value("gpuwarden_source_up", NVML) == Some(0.0)
     });

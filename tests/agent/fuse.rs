@@ -98,10 +98,8 @@ fn what_one_cycle_does_not_allow_waits_for_the_next() {
         assert_eq!(worker.ended_by(), KILL);
         assert_eq!(told(&node, "TERM", worker.pid()).last().map(String::as_str), Some("done"));
     }
-    let mut terms: Vec<f64> = workers.iter().flat_map(Worker::terms).collect();
-    terms.sort_by(f64::total_cmp);
-    assert_eq!(terms.len(), 3);
-    for pair in terms.windows(2) {
-        assert!(pair[1] - pair[0] > 0.1, "two in one cycle: {terms:?}");
-    }
+    assert_eq!(workers.iter().flat_map(Worker::terms).count(), 3);
+    // All were due in one cycle, which had room for one.
+    let waited = |worker: &&Worker| told(&node, "TERM", worker.pid()).iter().any(|told| told == "refused");
+    assert_eq!(workers.iter().filter(waited).count(), 2);
 }

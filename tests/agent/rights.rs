@@ -109,6 +109,8 @@ fn a_right_that_comes_ends_the_ladder_and_one_that_goes_begins_another() {
     worker.terminal().said(SENTENCE);
     node.write("rights/now.yaml", "[{to: {user: alice}, gpus: [0]}]");
     worker.terminal().said("All is well again");
+    let left = |record: &serde_json::Value| record.to_string().contains("the ladder of rule unassigned-gpu");
+    assert!(node.audit().iter().any(left), "the audit log does not say that it was left");
     let page = agent.cycles(14);
     assert!(worker.is_alive() && worker.terms().is_empty());
     assert_eq!(page.all("gpuwarden_violations", &[]).count(), 0);
