@@ -66,7 +66,10 @@ impl Agent {
     pub fn lives(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(_)) | Err(_) => Err(Error::Ended(fs::read_to_string(&self.log).unwrap_or_default())),
+            Ok(Some(_)) | Err(_) => {
+                let log = fs::read_to_string(&self.log);
+                Err(Error::Ended(log.unwrap_or_else(|error| format!("its log cannot be read: {error}"))))
+            }
         }
     }
 

@@ -65,19 +65,20 @@ fn contenders(verdicts: &[Verdict]) -> BTreeMap<ProcessId, Vec<Due>> {
 /// The ladder that has begun to act on a process and has not come to its end. After a KILL there is nothing left for
 /// another to do: whoever is still there does not hear signals.
 fn acting<'a>(state: &'a State, rules: &Rules) -> BTreeMap<ProcessId, &'a EpisodeKey> {
-    let mut begun = Vec::new();
+    let mut acting: BTreeMap<ProcessId, (bool, &EpisodeKey)> = BTreeMap::new();
     for (key, episode) in state.episodes.iter().filter(|(_, episode)| episode.mode.carries_out(true)) {
         let rungs = rules.rules.iter().find(|rule| rule.name == key.rule).map_or(&[][..], |rule| rule.then.rungs());
         for (process, progress) in &episode.targets {
             let killed = rungs.get(progress.rung).is_some_and(|rung| rung.action == Action::Signal(Signal::Kill));
             let more = rungs.iter().skip(progress.rung + 1).any(|rung| rung.action.is_act());
             if (more || killed) && !progress.lost {
-                begun.push((progress.sent, *process, key));
+                // Of several the one that sent its signal itself, and of those the first.
+                let first = acting.entry(*process).or_insert((progress.sent, key));
+                if progress.sent && !first.0 {
+                    *first = (true, key);
+                }
             }
         }
     }
-    // In a map the last one stays: the one that sent its signal itself, and of those the first.
-    begun.reverse();
-    begun.sort_by_key(|(sent, ..)| *sent);
-    begun.into_iter().map(|(_, process, key)| (process, key)).collect()
+    acting.into_iter().map(|(process, (_, key))| (process, key)).collect()
 }

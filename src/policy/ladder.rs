@@ -4,7 +4,7 @@
 //! when the clock has run for its `after` since the rung before; it is climbed when `settle` hears that it was done.
 //! Acts count for each target besides: whoever comes later has every act in its order and at its distance.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::judge::Judged;
@@ -133,7 +133,7 @@ impl Bench<'_> {
         let to: Vec<Person> =
             episode.warned.iter().map(|(uid, warned)| Person { uid: *uid, name: warned.name.clone() }).collect();
         let channels = episode.warned.values().flat_map(|warned| &warned.channels).cloned();
-        let channels: Vec<ChannelName> = channels.collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+        let channels: Vec<ChannelName> = channels.collect::<BTreeSet<_>>().into_iter().collect();
         let told = (!to.is_empty()).then(|| self.verdict(episode, 0, Deed::AllClear { to, channels }, Vec::new()));
         Advanced::at_rest(told.into_iter().collect())
     }
@@ -144,7 +144,7 @@ impl Bench<'_> {
         let next = episode.climbed.len();
         let rung = self.rungs().get(next);
         let due = rung.is_some_and(|rung| self.overdue(episode, next, rung).is_some());
-        let message = rung.filter(|rung| due && !rung.action.is_act()).map(|rung| self.message(episode, next, rung));
+        let message = rung.filter(|_| due).and_then(|rung| self.message(episode, next, rung));
         let reached = next + usize::from(due);
         message.into_iter().chain(self.acts(episode, reached)).collect()
     }
@@ -161,16 +161,15 @@ impl Bench<'_> {
         episode.clock.saturating_sub(since).checked_sub(what.after)
     }
 
-    fn message(&self, episode: &Episode, rung: usize, what: &Rung) -> Verdict {
-        let channels = what.action.channels().to_vec();
-        let deed = match what.action {
-            Action::Alert(_) => Deed::Alert { channels },
-            Action::Inform(_) => Deed::Inform { to: self.judged.entitled.clone(), channels },
-            Action::Warn(_) | Action::Signal(_) => {
-                Deed::Warn { to: self.judged.owner.iter().cloned().collect(), channels }
-            }
+    /// None where the rung is an act.
+    fn message(&self, episode: &Episode, rung: usize, what: &Rung) -> Option<Verdict> {
+        let deed = match what.action.clone() {
+            Action::Warn(channels) => Deed::Warn { to: self.judged.owner.iter().cloned().collect(), channels },
+            Action::Alert(channels) => Deed::Alert { channels },
+            Action::Inform(channels) => Deed::Inform { to: self.judged.entitled.clone(), channels },
+            Action::Signal(_) => return None,
         };
-        self.verdict(episode, rung, deed, self.judged.targets.clone())
+        Some(self.verdict(episode, rung, deed, self.judged.targets.clone()))
     }
 
     /// The acts that are due, a verdict for each rung that has targets. `reached`: rungs from 0 that may be done now.
