@@ -161,6 +161,7 @@ impl Options {
             procfs: self.procfs.clone(),
             state_dir: self.state_dir.clone(),
             interval: config.interval,
+            wanted: config.metrics.wanted,
             assignments: assignment::Settings {
                 fixed: config.assignments.fixed.clone(),
                 files: files.map(|files| files.iter().map(PathBuf::from).collect()),

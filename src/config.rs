@@ -11,6 +11,7 @@ use crate::policy::ChannelName;
 use crate::policy::check::{self as rule_check, Complaint, steps};
 use crate::policy::rule::{Exemption, Mode, OneRule, Rule, RuleFile, RuleName, Rules, fnv1a};
 use crate::source::assignment::entry::Entry;
+use crate::source::nvml::Wanted;
 use crate::units::{Bytes, Percent, Uid, filled_option};
 
 pub mod diagnostic;
@@ -92,16 +93,45 @@ struct LimitsPart(
 );
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(from = "WrittenMetrics")]
 pub struct MetricsSettings {
     /// Most pairs of process and card that have series of their own; 0: no such series.
-    #[serde(deserialize_with = "bounded::<SeriesCap, _, _>")]
     pub processes: usize,
+    pub wanted: Wanted,
+}
+
+/// As it is written: a key for each group.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WrittenMetrics {
+    #[serde(deserialize_with = "bounded::<SeriesCap, _, _>")]
+    processes: usize,
+    clocks: bool,
+    pcie: bool,
+    nvlink: bool,
+    ecc: bool,
+    gpm: bool,
+    pcie_throughput: bool,
+    process_engines: bool,
+}
+
+impl Default for WrittenMetrics {
+    fn default() -> Self {
+        let Wanted { clocks, pcie, nvlink, ecc, gpm, pcie_throughput, process_engines } = Wanted::default();
+        Self { processes: 256, clocks, pcie, nvlink, ecc, gpm, pcie_throughput, process_engines }
+    }
+}
+
+impl From<WrittenMetrics> for MetricsSettings {
+    fn from(written: WrittenMetrics) -> Self {
+        let WrittenMetrics { processes, clocks, pcie, nvlink, ecc, gpm, pcie_throughput, process_engines } = written;
+        Self { processes, wanted: Wanted { clocks, pcie, nvlink, ecc, gpm, pcie_throughput, process_engines } }
+    }
 }
 
 impl Default for MetricsSettings {
     fn default() -> Self {
-        Self { processes: 256 }
+        WrittenMetrics::default().into()
     }
 }
 

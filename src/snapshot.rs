@@ -11,13 +11,19 @@ use crate::units::Uid;
 
 pub mod truth;
 pub mod gpu;
+pub mod readings;
+pub mod hold;
+pub mod selector;
 pub mod process;
 pub mod user;
 pub mod assignment;
 
 pub use assignment::{Answer, AssignmentSource, Assignments, Cards, Grantee, Right, Validity};
-pub use gpu::{Gpu, GpuFault, GpuSelector, GpuUuid, Hold, Kind, Unseen};
+pub use gpu::{Gpu, GpuFault, GpuUuid};
+pub use hold::{Hold, Kind, Unseen};
 pub use process::{Confidence, Process, ProcessId, Protection};
+pub use readings::Readings;
+pub use selector::GpuSelector;
 pub use truth::Truth;
 pub use user::{Group, Lookup, User};
 

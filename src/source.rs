@@ -25,7 +25,7 @@ use crate::snapshot::{
 use crate::units::Uid;
 use directory::Directory;
 use nvml::processes::{Listed, Lists};
-use nvml::{Look, Nvml, Seen};
+use nvml::{Look, Nvml, Seen, Wanted};
 use processes::{Processes, Standpoint};
 use procfs::Procfs;
 use procfs::namespace::FIRST_PID_NAMESPACE;
@@ -44,12 +44,14 @@ pub struct Settings {
     pub procfs: PathBuf,
     pub state_dir: PathBuf,
     pub interval: Duration,
+    pub wanted: Wanted,
     pub assignments: assignment::Settings,
 }
 
 /// Everything that the agent looks at, and what it must remember to understand it.
 pub struct Sources {
     interval: Duration,
+    wanted: Wanted,
     nvml: Nvml,
     procfs: Procfs,
     processes: Processes,
@@ -100,6 +102,7 @@ impl Sources {
         let pins = assignment::pins::Pins::load(&settings.state_dir);
         Ok(Self {
             interval: settings.interval,
+            wanted: settings.wanted,
             nvml: Nvml::start(settings.nvml_library.map(PathBuf::into_os_string))?,
             boot_id: boot_id(&procfs),
             procfs,
@@ -121,6 +124,7 @@ impl Sources {
     /// the pins stay.
     pub fn reconfigure(&mut self, settings: Settings) {
         self.interval = settings.interval;
+        self.wanted = settings.wanted;
         self.assignments.reconfigure(settings.assignments);
     }
 
@@ -141,7 +145,7 @@ impl Sources {
     /// The node as it is now. Never fails: what a source did not tell is absent from the value, with the reason.
     pub fn observe(&mut self) -> Snapshot {
         let began = Instant::now();
-        let look = self.nvml.look(self.patience());
+        let look = self.nvml.look(self.wanted, self.patience());
         if let Ok(look) = &look {
             self.nvml_record.took = Some(began.elapsed());
             self.simulated = look.simulated;
@@ -300,7 +304,7 @@ impl Sources {
                 let since = *self.arrivals.entry(key.clone()).or_insert(at.boot);
                 present.insert(key);
                 let utilization = seen.utilization(pid);
-                Hold { pid, process, kind: listed.kind, memory: listed.memory, utilization, since }
+                Hold { memory: listed.memory, utilization, ..Hold::new(pid, process, listed.kind, since) }
             };
             let holds = match listed {
                 Ok(listed) => Ok(listed.into_iter().map(&mut hold).collect()),
@@ -310,12 +314,11 @@ impl Sources {
                 }
             };
             gpus.push(Gpu {
-                uuid: seen.uuid.clone(),
-                index: seen.index,
                 pinned: false,
                 identity: seen.identity.clone(),
                 readings: seen.readings.clone(),
                 holds,
+                ..Gpu::named(seen.uuid.clone(), seen.index)
             });
         }
         // Of a card whose list could not be read nobody has left.

@@ -13,7 +13,8 @@ use crate::policy::{
     Card, ChannelName, Deed, Episode, EpisodeKey, Evidence, Fate, Guard, Judgement, Mode, Outcome, Person, RuleName,
     Rules, Signal, Subject,
 };
-use crate::snapshot::gpu::{Ecc, Identity, Memory, Pcie, Readings};
+use crate::snapshot::gpu::Identity;
+use crate::snapshot::readings::{Ecc, Memory, Pcie};
 use crate::snapshot::*;
 use crate::units::{Bytes, Celsius, Gid, Hertz, Joules, Percent, Uid, Watts};
 
@@ -80,12 +81,9 @@ pub fn process(pid: i32, uid: u32, command: &str) -> Process {
 
 pub fn hold(pid: i32, kind: Kind, mebibytes: Option<u64>, utilization: Option<f64>) -> Hold {
     Hold {
-        pid,
-        process: Ok(id(pid)),
-        kind,
         memory: mebibytes.map(|number| Bytes(number * MIB)),
         utilization: utilization.map(Percent),
-        since: Duration::from_secs(99_000),
+        ..Hold::new(pid, Ok(id(pid)), kind, Duration::from_secs(99_000))
     }
 }
 
@@ -103,7 +101,7 @@ pub fn gpu(index: u32, readings: Result<Readings, GpuFault>, holds: Vec<Hold>) -
         board_part: Some("692-2G506-0210-002".into()),
         numa_node: Some(index / 2),
     };
-    Gpu { uuid: uuid(index), index, pinned: true, identity, readings, holds: Ok(holds) }
+    Gpu { identity, readings, holds: Ok(holds), ..Gpu::named(uuid(index), index) }
 }
 
 /// A card that tells everything.
@@ -158,6 +156,7 @@ pub fn readings(used: u64, utilization: f64) -> Readings {
         persistence_mode: Some(true),
         compute_mode: Some(0),
         mig_mode: Some(false),
+        ..Readings::default()
     }
 }
 

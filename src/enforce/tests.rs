@@ -9,7 +9,6 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 
 use crate::notify::{Terminal, Voice};
-use crate::snapshot::gpu::Identity;
 use crate::snapshot::{Fault, Gpu, GpuUuid, Hold, Kind, Source};
 
 /// An ordinary user; the tests run as root, who may become anybody.
@@ -187,22 +186,8 @@ fn ordinary(id: ProcessId, uid: Uid) -> Process {
 /// A node with a hundred GPU processes, so that no share is implausible.
 fn crowd(second: u64) -> Snapshot {
     let ids = (1..=100).map(|n| ProcessId { pid: 1_000_000_000 + n, started: 1 });
-    let holds = ids.clone().map(|id| Hold {
-        pid: id.pid,
-        process: Ok(id),
-        kind: Kind::Compute,
-        memory: None,
-        utilization: None,
-        since: Duration::ZERO,
-    });
-    let gpu = Gpu {
-        uuid: GpuUuid("GPU-1".into()),
-        index: 1,
-        pinned: true,
-        identity: Identity::default(),
-        readings: Ok(Default::default()),
-        holds: Ok(holds.collect()),
-    };
+    let holds = ids.clone().map(|id| Hold::new(id.pid, Ok(id), Kind::Compute, Duration::ZERO));
+    let gpu = Gpu { holds: Ok(holds.collect()), ..Gpu::named(GpuUuid("GPU-1".into()), 1) };
     let processes = ids.map(|id| (id, ordinary(id, Uid(7)))).collect();
     Snapshot { gpus: Ok(vec![gpu]), processes, ..snapshot(second) }
 }

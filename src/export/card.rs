@@ -3,8 +3,7 @@
 use super::series::{Labels, Sample, Series, Subject, by, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
-use crate::snapshot::gpu::Readings;
-use crate::snapshot::{Gpu, GpuUuid, Kind, Truth};
+use crate::snapshot::{Gpu, GpuUuid, Kind, Readings, Truth};
 use crate::units::Bytes;
 
 /// A card in its cycle.

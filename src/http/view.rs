@@ -9,8 +9,7 @@ use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
 use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Mode, Outcome, Rule, Subject};
-use crate::snapshot::gpu::Readings;
-use crate::snapshot::{Gpu, Grantee, Health, Right, Source, Truth};
+use crate::snapshot::{Gpu, Grantee, Health, Readings, Right, Source, Truth};
 use crate::units::Bytes;
 
 /// An answer of the API that is none.

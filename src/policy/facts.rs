@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Person;
 use super::condition::{Compare, Comparison, Condition, MemoryAmount, ToOther, Words};
 use crate::snapshot::assignment::Asker;
-use crate::snapshot::gpu::wildcard;
+use crate::snapshot::selector::wildcard;
 use crate::snapshot::{Gpu, GpuUuid, Hold, Kind, Lookup, Process, Snapshot, Truth, User};
 use crate::units::{Bytes, Percent, Span};
 

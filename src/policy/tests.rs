@@ -8,7 +8,9 @@ use expect_test::{Expect, expect};
 
 use super::rule::{Exemption, RuleFile, Rules};
 use super::*;
-use crate::snapshot::gpu::{Identity, Memory, Readings};
+use crate::snapshot::Readings;
+use crate::snapshot::gpu::Identity;
+use crate::snapshot::readings::Memory;
 use crate::snapshot::{
     Answer, AssignmentSource, Assignments, Cards, Fault, Gpu, Grantee, Hold, Kind, Lookup, Process, Protection, Right,
     Source, User, Validity,
@@ -78,9 +80,6 @@ impl Node {
             started: value(of, "started").map_or(8_640_000, |text| text.parse().unwrap()),
         };
         let gpu = |index: u32| Gpu {
-            uuid: GpuUuid(format!("GPU-{index}")),
-            index,
-            pinned: true,
             identity: Identity { model: Some("NVIDIA H200".into()), ..Identity::default() },
             readings: Ok(Readings {
                 memory: Memory { total: Some(Bytes(80 << 30)), ..Memory::default() },
@@ -91,14 +90,12 @@ impl Node {
                 .iter()
                 .filter(|((_, on), _)| *on == index)
                 .map(|((pid, _), of)| Hold {
-                    pid: *pid,
-                    process: Ok(id(*pid, of)),
-                    kind: Kind::Compute,
                     memory: value(of, "mem").map(|text| text.parse().unwrap()),
                     utilization: value(of, "util").map(|text| text.parse::<Percent>().unwrap()),
-                    since: BOOT,
+                    ..Hold::new(*pid, Ok(id(*pid, of)), Kind::Compute, BOOT)
                 })
                 .collect()),
+            ..Gpu::named(GpuUuid(format!("GPU-{index}")), index)
         };
         let process = |pid: i32, of: &BTreeMap<String, String>| Process {
             id: id(pid, of),

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::directory::Directory;
-use super::nvml::{Nvml, Seen};
+use super::nvml::{Nvml, Seen, Wanted};
 use crate::snapshot::{Gpu, GpuSelector, Lookup};
 
 /// How long the directory and the driver may take; who has not answered by then has not answered.
@@ -25,7 +25,7 @@ pub struct Known {
 impl Known {
     /// Fails only where the kernel gives no thread.
     pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
-        let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(PATIENCE);
+        let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(Wanted::default(), PATIENCE);
         let cards = look.map(|look| look.cards.into_iter().map(named).collect());
         Ok(Self { directory: RefCell::new(Directory::start()?), cards, patience: Cell::new(PATIENCE) })
     }
@@ -87,14 +87,7 @@ fn forget<T>(lookup: Lookup<T>) -> Lookup<()> {
 }
 
 fn named(seen: Seen) -> Gpu {
-    Gpu {
-        uuid: seen.uuid,
-        index: seen.index,
-        pinned: true,
-        identity: seen.identity,
-        readings: seen.readings,
-        holds: Ok(Vec::new()),
-    }
+    Gpu { identity: seen.identity, readings: seen.readings, ..Gpu::named(seen.uuid, seen.index) }
 }
 
 #[cfg(test)]

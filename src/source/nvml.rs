@@ -11,6 +11,7 @@ mod error;
 mod calls;
 pub mod processes;
 mod card;
+mod work;
 mod session;
 
 pub use session::{Holders, Look, Seen};
@@ -29,8 +30,31 @@ pub struct Nvml {
     pub errors: Errors,
 }
 
+/// Which groups of readings are asked for: what nobody wants costs no call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// Clocks, the performance state, and what holds the clocks down.
+    pub clocks: bool,
+    pub pcie: bool,
+    pub nvlink: bool,
+    /// Memory errors, retired pages and remapped rows.
+    pub ecc: bool,
+    pub gpm: bool,
+    /// The rate on the PCIe link, which the driver takes 20 ms to measure for each direction.
+    pub pcie_throughput: bool,
+    /// What processes do besides running kernels.
+    pub process_engines: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        let (clocks, pcie, nvlink, ecc, gpm) = (true, true, true, true, true);
+        Self { clocks, pcie, nvlink, ecc, gpm, pcie_throughput: false, process_engines: false }
+    }
+}
+
 enum Question {
-    Look,
+    Look(Wanted),
     Holders,
 }
 
@@ -57,8 +81,8 @@ impl Nvml {
         Ok(Self { questions, answers, underway, waiting: false, errors: Errors::new() })
     }
 
-    pub fn look(&mut self, limit: Duration) -> Result<Look, String> {
-        match self.ask(Question::Look, limit)? {
+    pub fn look(&mut self, wanted: Wanted, limit: Duration) -> Result<Look, String> {
+        match self.ask(Question::Look(wanted), limit)? {
             Told::Look(look) => look,
             Told::Holders(_) => Err(CONFUSED.into()),
         }
@@ -107,7 +131,7 @@ const CONFUSED: &str = "the driver's thread answered another question";
 fn serve(mut session: Session, questions: Receiver<Question>, answers: Sender<Answer>) {
     for question in questions {
         let told = match question {
-            Question::Look => Told::Look(session.look()),
+            Question::Look(wanted) => Told::Look(session.look(wanted)),
             Question::Holders => Told::Holders(session.holders()),
         };
         let errors = session.calls.errors.clone();

@@ -234,7 +234,7 @@ pub fn protection(
 }
 
 fn is_infrastructure(name: &str) -> bool {
-    INFRASTRUCTURE.iter().any(|pattern| crate::snapshot::gpu::wildcard(pattern, name))
+    INFRASTRUCTURE.iter().any(|pattern| crate::snapshot::selector::wildcard(pattern, name))
 }
 
 /// Whether the agent finds the same file under the same path: a service may have a mount namespace of its own, but its

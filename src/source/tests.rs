@@ -2,7 +2,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::snapshot::gpu::Memory;
+use crate::snapshot::readings::Memory;
 use crate::snapshot::{GpuFault, Kind, Lookup, Protection};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
 
@@ -32,6 +32,7 @@ impl Node {
             procfs,
             state_dir,
             interval: Duration::from_secs(60),
+            wanted: Wanted::default(),
             assignments: assignment::Settings { fixed, files: None },
         });
         Self { root, sources: sources.unwrap() }
@@ -238,6 +239,7 @@ fn a_real_driver_is_understood() {
         procfs: "/proc".into(),
         state_dir: root.path().into(),
         interval: Duration::from_secs(5),
+        wanted: Wanted::default(),
         assignments: assignment::Settings::default(),
     })
     .unwrap();
@@ -447,6 +449,7 @@ fn a_new_list_of_rights_holds_in_the_cycle_that_reads_it() {
         procfs: "/proc".into(),
         state_dir: node.root.path().join("state"),
         interval: Duration::from_secs(5),
+        wanted: Wanted::default(),
         assignments: assignment::Settings { fixed: None, files: Some(vec![file.clone()]) },
     };
     node.sources.reconfigure(settings);

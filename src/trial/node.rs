@@ -7,7 +7,9 @@ use jiff::Timestamp;
 
 use super::script::{Actor, Gpus};
 use super::{Trial, confidence};
-use crate::snapshot::gpu::{Identity, Memory, Readings};
+use crate::snapshot::Readings;
+use crate::snapshot::gpu::Identity;
+use crate::snapshot::readings::Memory;
 use crate::snapshot::{
     Answer, AssignmentSource, Assignments, Cards, Driver, Fault, Gpu, GpuUuid, Hold, Moment, Pause, Process, ProcessId,
     Right, Snapshot, Source, Unseen,
@@ -127,13 +129,11 @@ impl<'a> Node<'a> {
     fn hold(&self, actor: &Actor, index: u32, time: Duration) -> Hold {
         let process = identity(actor);
         let since = self.came.get(&(process, index)).copied();
+        let seen = if self.is_silent(Source::Procfs, time) { Err(Unseen::Hidden) } else { Ok(process) };
         Hold {
-            pid: actor.pid,
-            process: if self.is_silent(Source::Procfs, time) { Err(Unseen::Hidden) } else { Ok(process) },
-            kind: actor.kind,
             memory: actor.memory.at(time).0,
             utilization: actor.utilization.at(time).0,
-            since: since.unwrap_or(UPTIME + time),
+            ..Hold::new(actor.pid, seen, actor.kind, since.unwrap_or(UPTIME + time))
         }
     }
 
@@ -194,12 +194,9 @@ pub fn cards(gpus: &Gpus) -> Vec<Gpu> {
 fn card(gpus: &Gpus, index: u32) -> Gpu {
     let memory = Memory { total: gpus.memory.and_then(|known| known.0), ..Memory::default() };
     Gpu {
-        uuid: GpuUuid(format!("GPU-00000000-0000-0000-0000-{index:012x}")),
-        index,
-        pinned: true,
         identity: Identity { model: gpus.name.clone(), ..Identity::default() },
         readings: Ok(Readings { memory, ..Readings::default() }),
-        holds: Ok(Vec::new()),
+        ..Gpu::named(GpuUuid(format!("GPU-00000000-0000-0000-0000-{index:012x}")), index)
     }
 }
 

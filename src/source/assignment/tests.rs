@@ -5,23 +5,19 @@ use jiff::Timestamp;
 
 use super::super::directory::{Answer as Told, Question};
 use super::*;
-use crate::snapshot::gpu::{Identity, Readings};
+use crate::snapshot::gpu::Identity;
 use crate::snapshot::{Fault, GpuUuid};
 use crate::units::{Gid, Uid};
 
 /// Cards with these UUIDs, numbered in this order.
 pub fn gpus(uuids: &str) -> Vec<Gpu> {
     let gpu = |(index, uuid): (usize, &str)| Gpu {
-        uuid: GpuUuid(uuid.to_owned()),
-        index: index as u32,
-        pinned: true,
         identity: Identity {
             model: Some("NVIDIA A100-SXM4-80GB".into()),
             pci_bus_id: Some(format!("00000000:{index:02X}:00.0")),
             ..Identity::default()
         },
-        readings: Ok(Readings::default()),
-        holds: Ok(Vec::new()),
+        ..Gpu::named(GpuUuid(uuid.to_owned()), index as u32)
     };
     uuids.split_whitespace().enumerate().map(gpu).collect()
 }

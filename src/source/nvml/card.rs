@@ -8,16 +8,14 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
+use super::Wanted;
 use super::calls::Calls;
 use super::error::{self, Failure};
-use super::processes::{Lists, Sample};
-use super::raw::{self, List};
-use crate::snapshot::gpu::{Ecc, Identity, Memory, Pcie, Readings};
-use crate::snapshot::{GpuFault, GpuUuid};
+use super::raw;
+use crate::snapshot::gpu::Identity;
+use crate::snapshot::readings::{Ecc, Memory, Pcie};
+use crate::snapshot::{GpuFault, GpuUuid, Readings};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
-
-/// The time stamp that asks for all samples that the driver still has.
-const BEGINNING: u64 = 0;
 
 /// What stays of a card from one cycle to the next.
 #[derive(Debug, Clone)]
@@ -27,10 +25,10 @@ pub struct Card {
     pub index: u32,
     pub identity: Identity,
     /// Calls and their variants that this card does not have.
-    refused: BTreeSet<(&'static str, u32)>,
+    pub(super) refused: BTreeSet<(&'static str, u32)>,
     /// The newest time stamp among the samples of its processes, which the next question starts from.
-    sampled: Option<u64>,
-    mig: Option<bool>,
+    pub(super) sampled: Option<u64>,
+    pub(super) mig: Option<bool>,
 }
 
 /// Why there is nothing further to ask.
@@ -51,7 +49,7 @@ pub struct Asked<'a> {
 
 impl Asked<'_> {
     /// A value, or `None` where the card has none or could not tell this time.
-    fn value<T>(
+    pub fn value<T>(
         &mut self,
         refused: &mut BTreeSet<(&'static str, u32)>,
         (call, variant): (&'static str, u32),
@@ -86,6 +84,7 @@ macro_rules! ask {
         $asked.value(&mut $card.refused, ($call, $variant as u32), $ask)?
     };
 }
+pub(super) use ask;
 
 impl Card {
     pub fn meet(uuid: GpuUuid, index: u32, asked: &mut Asked) -> Result<Self, Trouble> {
@@ -119,7 +118,7 @@ impl Card {
         })
     }
 
-    pub fn read(&mut self, asked: &mut Asked) -> Result<Readings, Trouble> {
+    pub fn read(&mut self, asked: &mut Asked, wanted: Wanted) -> Result<Readings, Trouble> {
         let mig = ask!(self, asked, "nvmlDeviceGetMigMode", |d| d.mig_mode()).map(|mode| mode.current == 1);
         // What was refused under MIG may be told without, and the other way round.
         if mig != self.mig {
@@ -155,8 +154,8 @@ impl Card {
             power_limits: self.power_limits(asked)?,
             energy: ask!(self, asked, "nvmlDeviceGetTotalEnergyConsumption", |d| d.total_energy_consumption())
                 .map(|millijoules| Joules(millijoules as f64 / 1000.0)),
-            clocks: self.clocks(asked)?,
-            clocks_max: self.clocks_max(asked)?,
+            clocks: if wanted.clocks { self.clocks(asked)? } else { Vec::new() },
+            clocks_max: if wanted.clocks { self.clocks_max(asked)? } else { Vec::new() },
             performance_state,
             fans: self.fans(asked)?,
             pcie: self.pcie(asked)?,
@@ -164,6 +163,7 @@ impl Card {
             persistence_mode: ask!(self, asked, "nvmlDeviceGetPersistenceMode", |d| d.is_in_persistent_mode()),
             compute_mode: ask!(self, asked, "nvmlDeviceGetComputeMode", |d| d.compute_mode()).map(|mode| mode.as_c()),
             mig_mode: mig,
+            ..Readings::default()
         })
     }
 
@@ -285,44 +285,6 @@ impl Card {
         }
         Ok(ecc)
     }
-
-    /// The processes on it, list by list. `Ok(Err(…))`: one of them could not be read this time.
-    pub fn lists(&mut self, asked: &mut Asked) -> Result<Result<Lists, Failure>, Trouble> {
-        let mut lists = Lists::default();
-        for list in [List::Compute, List::Graphics, List::Mps] {
-            let (nvml, device, call) = (asked.nvml, asked.device, list.calls()[0]);
-            match asked.calls.make(call, || raw::processes(nvml, device, list)) {
-                Ok(records) => lists.add(list, records),
-                // No graphics and no MPS on this card; that it has no compute would be no answer.
-                Err(failure) if error::is_refusal(&failure) && list != List::Compute => {}
-                Err(failure @ NvmlError::GpuLost) => return Err(Trouble::Card(error::fault(&failure))),
-                Err(failure) if error::ends_the_session(&failure) => {
-                    return Err(Trouble::Driver(Failure { call, error: error::name(&failure) }));
-                }
-                Err(failure) => return Ok(Err(Failure { call, error: error::name(&failure) })),
-            }
-        }
-        Ok(Ok(lists))
-    }
-
-    /// What its processes did since the last question; `None` where that is not known.
-    pub fn samples(&mut self, asked: &mut Asked) -> Result<Option<Vec<Sample>>, Trouble> {
-        if self.mig == Some(true) {
-            return Ok(None);
-        }
-        // The driver's buffer reaches back before the agent came: the first question only finds out where it ends.
-        let (nvml, since) = (asked.nvml, self.sampled);
-        let answer = ask!(self, asked, "nvmlDeviceGetProcessUtilization", |d| raw::process_utilization(
-            nvml,
-            d,
-            since.unwrap_or(BEGINNING)
-        ));
-        let Some(samples) = answer else { return Ok(None) };
-        let newest = samples.iter().map(|sample| sample.timeStamp).max();
-        self.sampled = Some(newest.max(since).unwrap_or(BEGINNING));
-        let fresh = samples.iter().filter(|sample| sample.timeStamp > since.unwrap_or(BEGINNING));
-        Ok(since.map(|_| fresh.map(|sample| Sample { pid: sample.pid, busy: percent(sample.smUtil) }).collect()))
-    }
 }
 
 fn clock_table() -> [(&'static str, Clock); 4] {
@@ -330,7 +292,7 @@ fn clock_table() -> [(&'static str, Clock); 4] {
 }
 
 /// A share of time; more than all of it is nonsense that drivers are known to tell.
-fn percent(share: u32) -> Option<Percent> {
+pub(super) fn percent(share: u32) -> Option<Percent> {
     (share <= 100).then(|| Percent(f64::from(share)))
 }
 

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
 
+use super::Wanted;
 use super::calls::Calls;
 use super::card::{Asked, Card, Trouble};
 use super::error::{self, Failure};
 use super::processes::{Lists, Sample};
-use crate::snapshot::gpu::{Identity, Readings};
-use crate::snapshot::{Driver, GpuFault, GpuUuid};
+use crate::snapshot::gpu::Identity;
+use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings};
 
 /// Where the driver installs its library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -76,13 +77,13 @@ impl Session {
         }
     }
 
-    pub fn look(&mut self) -> Result<Look, String> {
+    pub fn look(&mut self, wanted: Wanted) -> Result<Look, String> {
         let cards = self.with_each_card(|card, asked| {
             let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
             // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
             let lists = card.lists(asked)?;
             let samples = card.samples(asked)?;
-            let readings = Ok(card.read(asked)?);
+            let readings = Ok(card.read(asked, wanted)?);
             Ok(Seen { uuid, index, identity, readings, lists: lists.map_err(|failure| failure.to_string()), samples })
         })?;
         let lost = |card: &Card, fault: GpuFault| Seen {

@@ -1,0 +1,86 @@
+//! What a card told of itself in a cycle.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
+
+/// What a card told of itself. A value that it did not give is `None`; a list without entries was not given.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Readings {
+    pub utilization: Option<Percent>,
+    pub memory_controller_utilization: Option<Percent>,
+    pub encoder_utilization: Option<Percent>,
+    pub decoder_utilization: Option<Percent>,
+    pub jpeg_utilization: Option<Percent>,
+    /// Of the optical flow accelerator.
+    pub ofa_utilization: Option<Percent>,
+    /// How long kernels ran and did not, since the agent first looked (`nvmlDeviceGetSamples`).
+    pub worked: Option<Worked>,
+    pub activity: Activity,
+    pub memory: Memory,
+    pub temperature: Option<Celsius>,
+    /// By the label `threshold`: slowdown, shutdown, gpu_max, memory_max.
+    pub temperature_thresholds: Vec<(&'static str, Celsius)>,
+    pub power: Option<Watts>,
+    /// By the label `limit`: enforced, default, min, max.
+    pub power_limits: Vec<(&'static str, Watts)>,
+    /// Since the driver was loaded (`nvmlDeviceGetTotalEnergyConsumption`).
+    pub energy: Option<Joules>,
+    /// By the label `clock`: graphics, sm, memory, video.
+    pub clocks: Vec<(&'static str, Hertz)>,
+    pub clocks_max: Vec<(&'static str, Hertz)>,
+    /// 0 (fastest) to 15 (`nvmlDeviceGetPerformanceState`).
+    pub performance_state: Option<u32>,
+    /// Each fan's speed as a share of its maximum.
+    pub fans: Vec<Percent>,
+    pub pcie: Pcie,
+    pub ecc: Ecc,
+    pub persistence_mode: Option<bool>,
+    /// As NVML numbers it (`nvmlComputeMode_t`).
+    pub compute_mode: Option<u32>,
+    pub mig_mode: Option<bool>,
+}
+
+/// Time that the driver's own samples cover; what they do not is in neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Worked {
+    pub busy: Duration,
+    pub idle: Duration,
+}
+
+/// Shares of time in which parts of a card were active since the last cycle (GPM, `nvmlGpmMetricsGet`), by the part that
+/// their families are named after: graphics, sm, tensor, dram, fp64, fp32, fp16, integer; and of the warps that an SM can
+/// hold those that it held.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Activity {
+    pub active: BTreeMap<&'static str, Percent>,
+    pub sm_occupancy: Option<Percent>,
+}
+
+/// The memory of a card. `used` does not include `reserved` (`nvmlDeviceGetMemoryInfo_v2`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    pub total: Option<Bytes>,
+    pub used: Option<Bytes>,
+    pub free: Option<Bytes>,
+    pub reserved: Option<Bytes>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pcie {
+    pub generation: Option<u32>,
+    pub generation_max: Option<u32>,
+    pub width: Option<u32>,
+    pub width_max: Option<u32>,
+    pub replays: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ecc {
+    pub mode: Option<bool>,
+    /// By the labels `type` (corrected, uncorrected) and `location` (dram, sram), since the driver was loaded.
+    pub errors: BTreeMap<(&'static str, &'static str), u64>,
+    /// Likewise, in the life of the card.
+    pub lifetime_errors: BTreeMap<(&'static str, &'static str), u64>,
+}
