@@ -147,6 +147,14 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
         counter("gpu_held_seconds_total", "Time in which somebody held more than the footprint of the card.", |card| {
             card.cycle.tallies.held.get(&card.gpu.uuid).map(|time| time.as_secs_f64())
         }),
+        counter(
+            "gpu_busy_seconds_total",
+            "Time in which kernels ran, by the driver's own samples; time without samples is in neither this nor the next.",
+            |card| card.told(|told| told.worked).map(|worked| worked.busy.as_secs_f64()),
+        ),
+        counter("gpu_idle_seconds_total", "Time in which no kernel ran, by the driver's own samples.", |card| {
+            card.told(|told| told.worked).map(|worked| worked.idle.as_secs_f64())
+        }),
         gauge("gpu_memory_total_bytes", "Memory of the card.", |card| card.bytes(|told| told.memory.total)),
         gauge("gpu_memory_used_bytes", "Memory in use, without what the driver reserves.", |card| {
             card.bytes(|told| told.memory.used)
@@ -215,6 +223,15 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
             "Memory errors in the life of the card.",
             |card| card.list(|told| ecc(&told.ecc.lifetime_errors)),
         ),
+        counters(
+            "gpu_xid_errors_total",
+            &["xid"],
+            "Xid errors that the driver reported since the agent listens; a code is there from its first event on.",
+            |card| by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.count as f64))),
+        ),
+        gauges("gpu_xid_last_timestamp_seconds", &["xid"], "When the driver last reported this Xid error.", |card| {
+            by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.last.as_millisecond() as f64 / 1e3)))
+        }),
         gauge("gpu_persistence_mode", "Whether the driver keeps the card initialised without clients.", |card| {
             card.flag(|told| told.persistence_mode)
         }),

@@ -119,6 +119,21 @@ pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
             let pair = (on.process.id, on.part.gpu.uuid.clone());
             on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64())
         }),
+        gauge(
+            "process_memory_controller_utilization_ratio",
+            "Share of time since the last cycle in which it read or wrote memory of the card.",
+            |on| on.part.hold.engines.memory_controller.map(|share| share.ratio()),
+        ),
+        gauge(
+            "process_encoder_utilization_ratio",
+            "Share of time since the last cycle in which it encoded video.",
+            |on| on.part.hold.engines.encoder.map(|share| share.ratio()),
+        ),
+        gauge(
+            "process_decoder_utilization_ratio",
+            "Share of time since the last cycle in which it decoded video.",
+            |on| on.part.hold.engines.decoder.map(|share| share.ratio()),
+        ),
         gauge("process_assigned", "Whether its owner may use the card now; absent where that is unknown.", |on| {
             on.part.assigned(&on.cycle.seen).known().map(truth)
         }),

@@ -324,7 +324,7 @@ fn a_library_that_is_not_there_is_named() {
     let mut node = Node::new("gpus: []");
     fs::remove_file(node.root.path().join("libnvidia-ml.so.1")).unwrap();
     let fault = node.observe().gpus.unwrap_err().what;
-    assert!(fault.starts_with("cannot load the driver's library") && fault.contains("libnvidia-ml.so.1"), "{fault}");
+    assert!(fault.starts_with("there is no NVIDIA driver") && fault.contains("libnvidia-ml.so.1"), "{fault}");
 }
 
 #[test]

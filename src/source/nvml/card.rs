@@ -1,6 +1,6 @@
 //! One card as the driver tells of it. What it once refused it is not asked again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvml_wrapper::enum_wrappers::device::{
     Clock, EccCounter, MemoryError, MemoryLocation, PerformanceState, TemperatureSensor, TemperatureThreshold,
@@ -11,8 +11,10 @@ use nvml_wrapper::{Device, Nvml};
 use super::Wanted;
 use super::calls::Calls;
 use super::error::{self, Failure};
+use super::meter::Meters;
 use super::raw;
-use crate::snapshot::gpu::Identity;
+use super::work::Utilizations;
+use crate::snapshot::gpu::{Identity, Xid};
 use crate::snapshot::readings::{Ecc, Memory, Pcie};
 use crate::snapshot::{GpuFault, GpuUuid, Readings};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
@@ -28,6 +30,9 @@ pub struct Card {
     pub(super) refused: BTreeSet<(&'static str, u32)>,
     /// The newest time stamp among the samples of its processes, which the next question starts from.
     pub(super) sampled: Option<u64>,
+    pub(super) meters: Meters,
+    /// Xid errors since the agent listens.
+    pub xids: BTreeMap<u64, Xid>,
     pub(super) mig: Option<bool>,
 }
 
@@ -89,7 +94,16 @@ pub(super) use ask;
 impl Card {
     pub fn meet(uuid: GpuUuid, index: u32, asked: &mut Asked) -> Result<Self, Trouble> {
         let identity = Identity::default();
-        let mut card = Self { uuid, index, identity, refused: BTreeSet::new(), sampled: None, mig: None };
+        let mut card = Self {
+            uuid,
+            index,
+            identity,
+            refused: BTreeSet::new(),
+            sampled: None,
+            mig: None,
+            meters: Meters::default(),
+            xids: BTreeMap::new(),
+        };
         card.identity = card.identify(asked)?;
         Ok(card)
     }
@@ -98,6 +112,7 @@ impl Card {
     pub fn forget_the_session(&mut self) {
         self.refused.clear();
         self.sampled = None;
+        self.meters.forget_the_session();
     }
 
     fn identify(&mut self, asked: &mut Asked) -> Result<Identity, Trouble> {
@@ -126,26 +141,17 @@ impl Card {
             self.mig = mig;
         }
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
-        let whole = mig != Some(true);
-        let rates =
-            if whole { ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates()) } else { None };
-        let encoder = if whole {
-            ask!(self, asked, "nvmlDeviceGetEncoderUtilization", |d| d.encoder_utilization())
-        } else {
-            None
-        };
-        let decoder = if whole {
-            ask!(self, asked, "nvmlDeviceGetDecoderUtilization", |d| d.decoder_utilization())
-        } else {
-            None
-        };
+        let utilizations = if mig != Some(true) { self.utilizations(asked)? } else { Utilizations::default() };
         let performance_state =
             ask!(self, asked, "nvmlDeviceGetPerformanceState", |d| d.performance_state()).and_then(number_of);
         Ok(Readings {
-            utilization: rates.as_ref().and_then(|rates| percent(rates.gpu)),
-            memory_controller_utilization: rates.as_ref().and_then(|rates| percent(rates.memory)),
-            encoder_utilization: encoder.and_then(|rate| percent(rate.utilization)),
-            decoder_utilization: decoder.and_then(|rate| percent(rate.utilization)),
+            utilization: utilizations.gpu,
+            memory_controller_utilization: utilizations.memory_controller,
+            encoder_utilization: utilizations.encoder,
+            decoder_utilization: utilizations.decoder,
+            jpeg_utilization: utilizations.jpeg,
+            ofa_utilization: utilizations.optical_flow,
+            worked: utilizations.worked,
             memory: self.memory(asked)?,
             temperature: ask!(self, asked, "nvmlDeviceGetTemperature", |d| d.temperature(TemperatureSensor::Gpu))
                 .map(|degrees| Celsius(f64::from(degrees))),
