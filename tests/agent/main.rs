@@ -5,6 +5,7 @@ mod architecture;
 mod check;
 mod shipped;
 mod peers;
+mod beside;
 mod ladder;
 mod fuse;
 mod restart;
