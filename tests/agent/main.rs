@@ -12,6 +12,7 @@ mod restart;
 mod rights;
 mod driver;
 mod pages;
+mod counters;
 mod golden;
 mod reload;
 mod commands;

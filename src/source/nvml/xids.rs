@@ -1,14 +1,13 @@
 //! Xid errors: what a driver tells of a card by itself. It is asked once a cycle what has come, never waited for.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
 
 use super::calls::Calls;
 use super::card::{Asked, Card, Trouble};
 use super::error;
-use super::raw::events::{self, EventSet};
+use super::raw::events::{self, EventSet, Name};
 use crate::snapshot::GpuUuid;
 use crate::snapshot::gpu::Xid;
 
@@ -22,7 +21,7 @@ const AT_ONCE: usize = 256;
 #[derive(Debug, Default)]
 pub struct Xids {
     set: Option<EventSet>,
-    registered: BTreeSet<GpuUuid>,
+    registered: BTreeMap<Name, GpuUuid>,
     /// This driver has no events.
     refused: bool,
 }
@@ -30,7 +29,8 @@ pub struct Xids {
 impl Xids {
     /// Listens to a card that answers, from now on.
     pub fn listen(&mut self, card: &mut Card, asked: &mut Asked) -> Result<(), Trouble> {
-        if self.refused || self.registered.contains(&card.uuid) {
+        let name = events::name(asked.device);
+        if self.refused || self.registered.contains_key(&name) {
             return Ok(());
         }
         let nvml = asked.nvml;
@@ -43,7 +43,7 @@ impl Xids {
         let Some(set) = &self.set else { return Ok(()) };
         let call = ("nvmlDeviceRegisterEvents", 0);
         if asked.value(&mut card.refused, call, |device| events::register(nvml, device, set))?.is_some() {
-            self.registered.insert(card.uuid.clone());
+            self.registered.insert(name, card.uuid.clone());
         }
         Ok(())
     }
@@ -53,13 +53,14 @@ impl Xids {
     pub fn count(&mut self, nvml: &Nvml, calls: &mut Calls, cards: &mut [Card]) {
         let Some(set) = self.set.take() else { return };
         for _ in 0..AT_ONCE {
-            match calls.make("nvmlEventSetWait_v2", || wait(nvml, &set)) {
-                Ok(Some((uuid, code))) => {
-                    if let Some(card) = cards.iter_mut().find(|card| card.uuid == uuid) {
+            match calls.make("nvmlEventSetWait_v2", || events::wait(nvml, &set, MILLISECOND)) {
+                Ok(Some((name, code))) => {
+                    let uuid = self.registered.get(&name);
+                    if let Some(card) = cards.iter_mut().find(|card| Some(&card.uuid) == uuid) {
                         let last = crate::source::now().wall;
                         let xid = card.xids.entry(code).or_insert(Xid { count: 0, last });
                         *xid = Xid { count: xid.count + 1, last };
-                        tracing::warn!(gpu = card.index, %uuid, xid = code, "the driver reports an Xid error");
+                        tracing::warn!(gpu = card.index, uuid = %card.uuid, xid = code, "the driver reports an Xid error");
                     }
                 }
                 Ok(None) => break,
@@ -78,9 +79,4 @@ impl Xids {
     pub fn forget_the_session(&mut self) {
         *self = Self::default();
     }
-}
-
-fn wait(nvml: &Nvml, set: &EventSet) -> Result<Option<(GpuUuid, u64)>, NvmlError> {
-    let event = events::wait(nvml, set, MILLISECOND)?;
-    event.map(|(device, code)| Ok((GpuUuid(device.uuid()?), code))).transpose()
 }

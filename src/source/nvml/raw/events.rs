@@ -27,12 +27,17 @@ pub fn register(nvml: &Nvml, device: &Device, set: &EventSet) -> Result<(), Nvml
     nvml_try(unsafe { call(device.handle(), nvmlEventTypeXidCriticalError.into(), set.0) })
 }
 
+/// What events call a card: the address of its handle. A card that has fallen off the bus cannot be asked who it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(usize);
+
+pub fn name(device: &Device) -> Name {
+    // SAFETY: the handle is not used, only its address.
+    Name(unsafe { device.handle() } as usize)
+}
+
 /// The card and code of the next Xid error, if there is one within so many milliseconds (`nvmlEventSetWait_v2`).
-pub fn wait<'nvml>(
-    nvml: &'nvml Nvml,
-    set: &EventSet,
-    milliseconds: u32,
-) -> Result<Option<(Device<'nvml>, u64)>, NvmlError> {
+pub fn wait(nvml: &Nvml, set: &EventSet, milliseconds: u32) -> Result<Option<(Name, u64)>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlEventSetWait_v2.as_ref())?;
     let mut event = nvmlEventData_t {
         device: std::ptr::null_mut(),
@@ -43,8 +48,7 @@ pub fn wait<'nvml>(
     };
     // SAFETY: the set belongs to this library, and the function fills one such record.
     match nvml_try(unsafe { call(set.0, &mut event, milliseconds) }) {
-        // SAFETY: the handle is one that this library gave.
-        Ok(()) => Ok(Some((unsafe { Device::new(event.device, nvml) }, event.eventData))),
+        Ok(()) => Ok(Some((Name(event.device as usize), event.eventData))),
         Err(NvmlError::Timeout) => Ok(None),
         Err(error) => Err(error),
     }
