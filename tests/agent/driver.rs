@@ -343,3 +343,42 @@ fn an_agent_that_is_stuck_in_an_old_library_starts_anew() {
     assert!(new.len() == 1 && new != old, "{old:?} {new:?}");
     assert!(cycles(&page).unwrap() < hung + 8.0, "counters begin at 0");
 }
+
+#[test]
+fn in_a_pid_namespace_of_its_own_it_exports_and_signals_nobody() {
+    if !root("a namespace") {
+        return;
+    }
+    let mut node = strict(1);
+    // In there it is the agent's own pid.
+    let someone = Process { pid: 1, always: true, memory: ProcessMemory::Used(Bytes(10 << 30)), ..Process::default() };
+    node.held(0, &[&someone]);
+    node.change(|scenario| scenario.driver.host_pids = true);
+    node.before = r#"set -- unshare --pid --fork --kill-child --mount-proc -- "$@""#.into();
+    let agent = node.start();
+    let page = agent.cycles(3);
+    assert_eq!(page.value("gpuwarden_enforcement_paused", &[("reason", "pid_namespace")]), Some(1.0));
+    assert_eq!(page.value("gpuwarden_gpu_memory_used_bytes", &[]), Some(f64::from(1 << 30) * 10.0));
+    assert_eq!(page.value("gpuwarden_gpu_processes", &[("kind", "compute")]), Some(1.0));
+    assert_eq!(page.all("gpuwarden_process_info", &[]).count(), 0, "the pid is nobody's that the agent could know");
+    assert_eq!(page.sum("gpuwarden_violations", &[]), 0.0);
+    assert!(agent.log().contains("PID namespace of its own"));
+    // What is between it and the test does not pass signals on.
+    agent.kill();
+}
+
+#[test]
+fn a_host_without_a_driver_is_told_so_and_one_that_comes_is_used() {
+    let mut node = Node::new(1);
+    let library = node.path("libnvidia-ml.so.1");
+    let to_come = std::mem::replace(&mut node.library, library.clone());
+    let agent = node.start();
+    let page = agent.page();
+    assert_eq!(page.value("gpuwarden_source_up", NVML), Some(0.0));
+    assert_eq!(page.all("gpuwarden_driver_info", &[]).count(), 0);
+    assert!(agent.log().contains("there is no NVIDIA driver"), "{}", agent.log());
+    assert!(agent.ready().body.contains("there is no NVIDIA driver"));
+    std::fs::copy(to_come, &library).unwrap();
+    agent.shows("the driver", |page| page.value("gpuwarden_source_up", NVML) == Some(1.0));
+    assert_eq!(agent.ready().status, 200);
+}

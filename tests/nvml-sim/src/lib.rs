@@ -11,7 +11,8 @@
 //! renaming another over it. `gpus: [{}, {}]` is a node with two cards that support nothing.
 //!
 //! ```yaml
-//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault
+//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault;
+//!                                     # host_pids: true denies that the driver is simulated
 //! init: ok                            # or an error: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH …
 //! latency: {nvmlDeviceGetMemoryInfo_v2: 30ms, "nvmlEvent*": hang}   # until the scenario says otherwise
 //! errors: {nvmlDeviceGetTemperature: UNKNOWN}    # by name of the call; the longest pattern holds
