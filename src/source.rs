@@ -279,7 +279,7 @@ impl Sources {
             let read = if sight.foreign_pids {
                 Ok(Err(Unseen::Hidden))
             } else {
-                self.processes.read(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid))
+                self.processes.follow(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid))
             };
             let identity = read.unwrap_or_else(|error| {
                 self.procfs_record.errors += 1;
