@@ -81,8 +81,9 @@
 //! What differs from a driver: pids are of the reader's own PID namespace, which `nvmlSimulated` tells who asks; the
 //! order and the number of the cards are those of the list, even while programs run; nothing can be set.
 //!
-//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes and
-//! without `nvmlDeviceGetMemoryInfo_v2`.
+//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes,
+//! `nvmlDeviceGetMemoryInfo_v2`, `nvmlDeviceGetMarginTemperature` and the functions about clock events, which were called
+//! throttle reasons.
 
 #![allow(non_upper_case_globals, non_snake_case, reason = "NVML's names are kept")]
 
