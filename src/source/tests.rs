@@ -126,7 +126,7 @@ gpus:
     assert_eq!(told.clocks, [("graphics", Hertz(1.98e9)), ("memory", Hertz(2.619e9))]);
     assert_eq!(told.clocks_max, [("graphics", Hertz(1.98e9))]);
     assert_eq!(told.performance_state, Some(0));
-    assert_eq!(told.fans, [Percent(30.0), Percent(31.0)]);
+    assert_eq!(told.fans, [(0, Percent(30.0)), (1, Percent(31.0))]);
     let pcie = &told.pcie;
     assert_eq!((pcie.generation, pcie.generation_max, pcie.width, pcie.replays), (Some(4), Some(5), Some(8), Some(2)));
     assert_eq!(told.ecc.mode, Some(true));

@@ -13,6 +13,7 @@ mod rights;
 mod driver;
 mod pages;
 mod counters;
+mod readings;
 mod golden;
 mod reload;
 mod commands;

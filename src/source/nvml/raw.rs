@@ -2,6 +2,8 @@
 
 pub mod events;
 pub mod samples;
+pub mod fields;
+pub mod values;
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
