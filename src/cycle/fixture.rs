@@ -154,6 +154,8 @@ pub fn readings(used: u64, utilization: f64) -> Readings {
             ("hw_thermal_slowdown", false),
             ("hw_power_brake_slowdown", false),
             ("display_clock_setting", false),
+            ("board_limit", false),
+            ("reliability", false),
         ],
         clock_event_times: vec![
             ("sw_power_cap", Duration::from_millis(12_500)),

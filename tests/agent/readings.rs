@@ -2,11 +2,12 @@
 
 use crate::harness::{Agent, Node, Page};
 use crate::pages::promtool_is_silent;
-use crate::peers::Library;
+use crate::peers::{Library, sees};
 use expect_test::{Expect, expect};
 use nvml_sim::Scenario;
 use nvml_sim::units::Bytes;
 use nvml_sim::value::Error;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 const CLOCKS: &[&str] =
@@ -718,6 +719,28 @@ gpus: [{memory: {total: 80GiB, reserved: 1GiB, used: 10GiB}, temperature_margin:
     "#]]
     .assert_eq(&lines(&page, &[MEMORY, CLOCKS, TEMPERATURE].concat()));
     assert_eq!(errors(&page), []);
+}
+
+#[test]
+fn nvidia_ml_py_is_told_the_same_numbers() {
+    // It numbers its fields as drivers since 580.82 do.
+    let node = node(&format!(
+        "driver: {{version: 590.10, cuda: 13.1}}
+gpus: [{{memory_temperature: 52, temperature_margin: -3, recovery_action: 2, energy: 123456J, fabric: {{state: 2}},
+    clock_events: [gpu_idle, hw_power_brake_slowdown],
+    clock_event_times: {{sw_power_cap: 1s, sync_boost: 2s, sw_thermal_slowdown: 3s, hw_thermal_slowdown: 4s,
+                         hw_power_brake_slowdown: 5s}},
+    pcie: {{replays: 7}}, nvlink: {{links: [true, false, true], replay_errors: 1, recovery_errors: 2, crc_errors: 3,
+                                    tx_total: 1GiB, rx_total: 2GiB}}, {MEMORY_ERRORS}}}]"
+    ));
+    let ours = lines(&node.start().page(), &everything());
+    let theirs = sees("nvidia_ml_py_values.py", &Library::new(), &node.scenario());
+    let theirs: BTreeMap<String, f64> = serde_json::from_value(theirs).unwrap();
+    let samples = ours.lines().map(|line| line.rsplit_once(' ').unwrap());
+    let ours = samples.map(|(name, value)| (name.to_owned(), value.parse().unwrap()));
+    let ours: BTreeMap<String, f64> = ours.filter(|(name, _)| theirs.contains_key(name)).collect();
+    assert_eq!(ours, theirs);
+    assert!(theirs.len() > 40, "{}", theirs.len());
 }
 
 #[test]

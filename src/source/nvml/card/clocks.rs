@@ -25,7 +25,7 @@ const CLOCKS: [(&str, Clock); 4] =
     [("graphics", Clock::Graphics), ("sm", Clock::SM), ("memory", Clock::Memory), ("video", Clock::Video)];
 
 /// By their names in `nvml.h`.
-const EVENTS: [(&str, u32); 9] = [
+const EVENTS: [(&str, u32); 11] = [
     ("gpu_idle", nvmlClocksEventReasonGpuIdle),
     ("applications_clocks_setting", nvmlClocksEventReasonApplicationsClocksSetting),
     ("sw_power_cap", nvmlClocksEventReasonSwPowerCap),
@@ -35,6 +35,9 @@ const EVENTS: [(&str, u32); 9] = [
     ("hw_thermal_slowdown", nvmlClocksThrottleReasonHwThermalSlowdown),
     ("hw_power_brake_slowdown", nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
     ("display_clock_setting", nvmlClocksEventReasonDisplayClockSetting),
+    // Younger than the bindings: nvmlClocksThrottleReasonBoardLimit and …Reliability of nvidia-ml-py 13.615.
+    ("board_limit", 0x200),
+    ("reliability", 0x400),
 ];
 
 /// How long each has held the clocks down since the driver was loaded, in nanoseconds. The driver times no others.
