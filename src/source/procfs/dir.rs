@@ -3,18 +3,19 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, readlinkat, statx};
-use rustix::io::{read, retry_on_intr};
+use rustix::io::read;
 
 use super::{Executable, Stat, Status, command, executable, namespace};
 use crate::units::Uid;
 
-/// More than most files of `/proc` hold.
+/// More than the files of a process hold, as a rule.
 const USUAL: usize = 4096;
 
 /// Every question answers `None` where the process is gone.
@@ -41,8 +42,7 @@ impl Dir {
 
     /// The text of its cgroup file, for `source::cgroup` to read.
     pub fn cgroup(&self) -> io::Result<Option<String>> {
-        // Not in the buffer that it was read into, which is many times its size: it is kept.
-        Ok(self.read("cgroup")?.map(|text| String::from_utf8_lossy(&text).into_owned()))
+        self.read("cgroup", |text| String::from_utf8_lossy(text).into_owned())
     }
 
     /// The effective uid, which owns the directory whatever the process hides of itself (`task_dump_owner`,
@@ -54,8 +54,8 @@ impl Dir {
     /// Its arguments with secrets masked; `None` also for one that has none, such as a kernel thread or a zombie.
     pub fn command_line(&self) -> io::Result<Option<String>> {
         // One byte more tells that it goes on.
-        let text = self.read_at_most("cmdline", command::READ + 1)?;
-        Ok(text.map(|text| command::masked(&text)).filter(|line| !line.is_empty()))
+        let line = self.read_at_most("cmdline", command::READ + 1, command::masked)?;
+        Ok(line.filter(|line| !line.is_empty()))
     }
 
     /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
@@ -78,31 +78,35 @@ impl Dir {
     }
 
     fn parsed<T>(&self, file: &str, parse: impl FnOnce(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
-        let Some(text) = self.read(file)? else { return Ok(None) };
+        let Some(parsed) = self.read(file, parse)? else { return Ok(None) };
         let not_understood = || format!("{} is not understood", self.path.join(file).display());
-        parse(&text).map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, not_understood()))
+        parsed.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, not_understood()))
     }
 
-    fn read(&self, file: &str) -> io::Result<Option<Vec<u8>>> {
-        self.read_at_most(file, usize::MAX)
+    fn read<T>(&self, file: &str, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
+        self.read_at_most(file, usize::MAX, take)
     }
 
-    fn read_at_most(&self, file: &str, limit: usize) -> io::Result<Option<Vec<u8>>> {
+    /// The kernel writes such a file in one go, and as much as there is room for (`single_open`, `seq_read_iter`;
+    /// `fs/seq_file.c`): where room is left, that was all. To ask again would double the calls.
+    fn read_at_most<T>(&self, file: &str, limit: usize, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
         let opened = openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let Some(file) = present(opened)? else { return Ok(None) };
-        let mut text = Vec::with_capacity(USUAL);
-        loop {
-            if present(retry_on_intr(|| read(&file, spare_capacity(&mut text))))?.is_none() {
+        // On the stack: for a buffer of this size the allocator tidies up what the last cycle left, each time.
+        let mut room = [MaybeUninit::uninit(); USUAL];
+        let Some((text, rest)) = present(read(&file, &mut room))? else { return Ok(None) };
+        if !rest.is_empty() {
+            return Ok(Some(take(&text[..text.len().min(limit)])));
+        }
+        let mut text = text.to_vec();
+        while text.len() == text.capacity() && text.len() < limit {
+            text.reserve(text.len());
+            if present(read(&file, spare_capacity(&mut text)))?.is_none() {
                 return Ok(None);
             }
-            // The kernel writes such a file in one go, and as much as there is room for (`single_open`,
-            // `seq_read_iter`; `fs/seq_file.c`): where room is left, that was all. To ask again would double the calls.
-            if text.len() < text.capacity() || text.len() >= limit {
-                text.truncate(limit);
-                return Ok(Some(text));
-            }
-            text.reserve(text.capacity());
         }
+        text.truncate(limit);
+        Ok(Some(take(&text)))
     }
 }
 

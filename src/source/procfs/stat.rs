@@ -10,6 +10,9 @@ use crate::units::Bytes;
 /// A thread of the kernel itself (`include/linux/sched.h`).
 const PF_KTHREAD: u64 = 0x0020_0000;
 
+/// The last field that is read here.
+const LAST: usize = 48;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     pub pid: i32,
@@ -47,8 +50,11 @@ impl Stat {
         let name = text.get(open + 1..close)?;
         let rest = std::str::from_utf8(&text[close + 1..]).ok()?;
         // Counted as proc_pid_stat(5) does: the state is the third.
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).copied();
+        let mut fields = [None; LAST - 2];
+        for (place, field) in fields.iter_mut().zip(rest.split_ascii_whitespace()) {
+            *place = Some(field);
+        }
+        let field = |number: usize| fields.get(number - 3).copied().flatten();
         let number = |at: usize| field(at)?.parse::<u64>().ok();
         let id = |at: usize| field(at)?.parse::<i32>().ok();
         let ticks = number(14)?.checked_add(number(15)?)?;
