@@ -304,7 +304,10 @@ impl Sources {
                 let since = *self.arrivals.entry(key.clone()).or_insert(at.boot);
                 present.insert(key);
                 let utilization = seen.utilization(pid);
-                Hold { memory: listed.memory, utilization, ..Hold::new(pid, process, listed.kind, since) }
+                // Outside MIG there are no instances, whatever stands in the fields for them.
+                let instances = if seen.is_under_mig() { listed.instances } else { BTreeMap::new() };
+                let memory = listed.memory;
+                Hold { memory, utilization, instances, ..Hold::new(pid, process, listed.kind, since) }
             };
             let holds = match listed {
                 Ok(listed) => Ok(listed.into_iter().map(&mut hold).collect()),
@@ -318,6 +321,7 @@ impl Sources {
                 identity: seen.identity.clone(),
                 readings: seen.readings.clone(),
                 holds,
+                instances: seen.instances.clone(),
                 ..Gpu::named(seen.uuid.clone(), seen.index)
             });
         }
@@ -410,6 +414,10 @@ struct Merged<'a> {
 }
 
 impl Seen {
+    fn is_under_mig(&self) -> bool {
+        self.readings.as_ref().is_ok_and(|told| told.mig_mode == Some(true))
+    }
+
     fn utilization(&self, pid: i32) -> Option<crate::units::Percent> {
         // Under MPS the work of all clients appears as the server's.
         if self.lists.as_ref().is_ok_and(|lists| !lists.mps.is_empty()) {

@@ -12,6 +12,8 @@ mod calls;
 pub mod processes;
 mod card;
 mod work;
+mod instances;
+mod gpm;
 mod session;
 
 pub use session::{Holders, Look, Seen};

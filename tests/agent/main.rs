@@ -10,6 +10,7 @@ mod fuse;
 mod restart;
 mod rights;
 mod driver;
+mod mig;
 mod pages;
 mod golden;
 mod reload;

@@ -90,7 +90,7 @@ fn is_well_formed(agent: &Agent) {
     promtool_is_silent(&page.text);
 }
 
-fn promtool_is_silent(page: &str) {
+pub fn promtool_is_silent(page: &str) {
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut promtool = promtool.spawn().expect("promtool, of Debian's package prometheus");

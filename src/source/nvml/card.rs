@@ -1,6 +1,6 @@
 //! One card as the driver tells of it. What it once refused it is not asked again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvml_wrapper::enum_wrappers::device::{
     Clock, EccCounter, MemoryError, MemoryLocation, PerformanceState, TemperatureSensor, TemperatureThreshold,
@@ -11,6 +11,8 @@ use nvml_wrapper::{Device, Nvml};
 use super::Wanted;
 use super::calls::Calls;
 use super::error::{self, Failure};
+use super::gpm::Gpm;
+use super::instances::Known;
 use super::raw;
 use crate::snapshot::gpu::Identity;
 use crate::snapshot::readings::{Ecc, Memory, Pcie};
@@ -18,7 +20,7 @@ use crate::snapshot::{GpuFault, GpuUuid, Readings};
 use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
 
 /// What stays of a card from one cycle to the next.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Card {
     pub uuid: GpuUuid,
     /// As the driver numbered it when it was first seen.
@@ -29,6 +31,9 @@ pub struct Card {
     /// The newest time stamp among the samples of its processes, which the next question starts from.
     pub(super) sampled: Option<u64>,
     pub(super) mig: Option<bool>,
+    /// Its MIG instances, by their UUIDs.
+    pub(super) instances: BTreeMap<String, Known>,
+    pub(super) gpm: Gpm,
 }
 
 /// Why there is nothing further to ask.
@@ -89,7 +94,8 @@ pub(super) use ask;
 impl Card {
     pub fn meet(uuid: GpuUuid, index: u32, asked: &mut Asked) -> Result<Self, Trouble> {
         let identity = Identity::default();
-        let mut card = Self { uuid, index, identity, refused: BTreeSet::new(), sampled: None, mig: None };
+        let (refused, instances, gpm) = Default::default();
+        let mut card = Self { uuid, index, identity, refused, sampled: None, mig: None, instances, gpm };
         card.identity = card.identify(asked)?;
         Ok(card)
     }
@@ -98,6 +104,9 @@ impl Card {
     pub fn forget_the_session(&mut self) {
         self.refused.clear();
         self.sampled = None;
+        self.instances.clear();
+        // Its samples are another library's, which this one must not be asked to free.
+        self.gpm = Gpm::default();
     }
 
     fn identify(&mut self, asked: &mut Asked) -> Result<Identity, Trouble> {
@@ -119,14 +128,8 @@ impl Card {
     }
 
     pub fn read(&mut self, asked: &mut Asked, wanted: Wanted) -> Result<Readings, Trouble> {
-        let mig = ask!(self, asked, "nvmlDeviceGetMigMode", |d| d.mig_mode()).map(|mode| mode.current == 1);
-        // What was refused under MIG may be told without, and the other way round.
-        if mig != self.mig {
-            self.refused.clear();
-            self.mig = mig;
-        }
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
-        let whole = mig != Some(true);
+        let whole = self.mig != Some(true);
         let rates =
             if whole { ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates()) } else { None };
         let encoder = if whole {
@@ -146,7 +149,7 @@ impl Card {
             memory_controller_utilization: rates.as_ref().and_then(|rates| percent(rates.memory)),
             encoder_utilization: encoder.and_then(|rate| percent(rate.utilization)),
             decoder_utilization: decoder.and_then(|rate| percent(rate.utilization)),
-            memory: self.memory(asked)?,
+            memory: memory(&mut self.refused, asked)?,
             temperature: ask!(self, asked, "nvmlDeviceGetTemperature", |d| d.temperature(TemperatureSensor::Gpu))
                 .map(|degrees| Celsius(f64::from(degrees))),
             temperature_thresholds: self.temperature_thresholds(asked)?,
@@ -162,30 +165,8 @@ impl Card {
             ecc: self.ecc(asked)?,
             persistence_mode: ask!(self, asked, "nvmlDeviceGetPersistenceMode", |d| d.is_in_persistent_mode()),
             compute_mode: ask!(self, asked, "nvmlDeviceGetComputeMode", |d| d.compute_mode()).map(|mode| mode.as_c()),
-            mig_mode: mig,
+            mig_mode: self.mig,
             ..Readings::default()
-        })
-    }
-
-    fn memory(&mut self, asked: &mut Asked) -> Result<Memory, Trouble> {
-        let memory = match ask!(self, asked, "nvmlDeviceGetMemoryInfo_v2", |d| d.memory_info()) {
-            Some(memory) => (memory.total, memory.used, memory.free, Some(Bytes(memory.reserved))),
-            // Drivers before R510 have the first version only, in which what is reserved counts as used.
-            None if self.refused.contains(&("nvmlDeviceGetMemoryInfo_v2", 0)) => {
-                let nvml = asked.nvml;
-                match ask!(self, asked, "nvmlDeviceGetMemoryInfo", |d| raw::memory_before_r510(nvml, d)) {
-                    Some(memory) => (memory.total, memory.used, memory.free, None),
-                    None => return Ok(Memory::default()),
-                }
-            }
-            None => return Ok(Memory::default()),
-        };
-        // Cards that share the host's memory answer 0 in all fields rather than NOT_SUPPORTED.
-        Ok(match memory {
-            (0, ..) => Memory::default(),
-            (total, used, free, reserved) => {
-                Memory { total: Some(Bytes(total)), used: Some(Bytes(used)), free: Some(Bytes(free)), reserved }
-            }
         })
     }
 
@@ -285,6 +266,30 @@ impl Card {
         }
         Ok(ecc)
     }
+}
+
+/// The memory of the card, or of the MIG instance, that is asked.
+pub(super) fn memory(refused: &mut BTreeSet<(&'static str, u32)>, asked: &mut Asked) -> Result<Memory, Trouble> {
+    const SECOND: (&str, u32) = ("nvmlDeviceGetMemoryInfo_v2", 0);
+    let memory = match asked.value(refused, SECOND, |d| d.memory_info())? {
+        Some(memory) => (memory.total, memory.used, memory.free, Some(Bytes(memory.reserved))),
+        // Drivers before R510 have the first version only, in which what is reserved counts as used.
+        None if refused.contains(&SECOND) => {
+            let nvml = asked.nvml;
+            match asked.value(refused, ("nvmlDeviceGetMemoryInfo", 0), |d| raw::memory_before_r510(nvml, d))? {
+                Some(memory) => (memory.total, memory.used, memory.free, None),
+                None => return Ok(Memory::default()),
+            }
+        }
+        None => return Ok(Memory::default()),
+    };
+    // Cards that share the host's memory answer 0 in all fields rather than NOT_SUPPORTED.
+    Ok(match memory {
+        (0, ..) => Memory::default(),
+        (total, used, free, reserved) => {
+            Memory { total: Some(Bytes(total)), used: Some(Bytes(used)), free: Some(Bytes(free)), reserved }
+        }
+    })
 }
 
 fn clock_table() -> [(&'static str, Clock); 4] {

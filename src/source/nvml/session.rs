@@ -12,7 +12,7 @@ use super::calls::Calls;
 use super::card::{Asked, Card, Trouble};
 use super::error::{self, Failure};
 use super::processes::{Lists, Sample};
-use crate::snapshot::gpu::Identity;
+use crate::snapshot::gpu::{Identity, Instance};
 use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings};
 
 /// Where the driver installs its library.
@@ -37,6 +37,7 @@ pub struct Seen {
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
+    pub instances: Vec<Instance>,
 }
 
 /// Who is on one card.
@@ -81,10 +82,13 @@ impl Session {
         let cards = self.with_each_card(|card, asked| {
             let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
             // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
-            let lists = card.lists(asked)?;
+            let slots = card.slots(asked)?;
+            let lists = card.all_lists(asked, &slots)?;
             let samples = card.samples(asked)?;
-            let readings = Ok(card.read(asked, wanted)?);
-            Ok(Seen { uuid, index, identity, readings, lists: lists.map_err(|failure| failure.to_string()), samples })
+            let mut readings = card.read(asked, wanted)?;
+            let mut instances = card.instances(asked, &slots)?;
+            readings.activity = card.activity(asked, wanted, &mut instances)?;
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, instances })
         })?;
         let lost = |card: &Card, fault: GpuFault| Seen {
             uuid: card.uuid.clone(),
@@ -93,6 +97,7 @@ impl Session {
             lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
             readings: Err(fault),
             samples: None,
+            instances: Vec::new(),
         };
         let mut cards: Vec<Seen> =
             self.cards.iter().zip(cards).map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault))).collect();
@@ -102,7 +107,10 @@ impl Session {
 
     /// The lists alone, for whoever is about to act.
     pub fn holders(&mut self) -> Result<Vec<Holders>, String> {
-        let lists = self.with_each_card(|card, asked| card.lists(asked))?;
+        let lists = self.with_each_card(|card, asked| {
+            let slots = card.slots(asked)?;
+            card.all_lists(asked, &slots)
+        })?;
         Ok(self
             .cards
             .iter()
@@ -110,7 +118,7 @@ impl Session {
             .map(|(card, lists)| Holders {
                 uuid: card.uuid.clone(),
                 lists: match lists {
-                    Ok(lists) => lists.map_err(|failure| failure.to_string()),
+                    Ok(lists) => lists,
                     Err(fault) => Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
                 },
             })
@@ -130,6 +138,7 @@ impl Session {
             }
             // The library is closed, and loaded afresh: the driver was exchanged under it.
             Err(failure) => {
+                self.cards.iter_mut().for_each(|card| card.gpm.free(&nvml, &mut self.calls));
                 self.calls.make("nvmlShutdown", || nvml.shutdown()).ok();
                 Err(self.patience.wait(failure.to_string()))
             }
