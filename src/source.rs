@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -193,6 +194,7 @@ impl Sources {
         Snapshot {
             at,
             boot_id: self.boot_id.clone(),
+            topology: look.as_ref().map_or_else(|_| Arc::default(), |look| look.topology.clone()),
             driver: look.map(|look| look.driver).map_err(|what| Fault::new(Source::Nvml, what)),
             gpus,
             processes,

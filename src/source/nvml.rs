@@ -14,6 +14,7 @@ mod card;
 mod work;
 mod instances;
 mod gpm;
+mod topology;
 mod session;
 
 pub use session::{Holders, Look, Seen};

@@ -11,6 +11,7 @@ mod restart;
 mod rights;
 mod driver;
 mod mig;
+mod topology;
 mod pages;
 mod golden;
 mod reload;

@@ -11,6 +11,7 @@ use nvml_wrapper_sys::bindings::{
 
 pub mod gpm;
 pub mod mig;
+pub mod nvlink;
 
 /// The lists of processes that a driver keeps for a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
@@ -12,8 +13,9 @@ use super::calls::Calls;
 use super::card::{Asked, Card, Trouble};
 use super::error::{self, Failure};
 use super::processes::{Lists, Sample};
+use super::topology::survey;
 use crate::snapshot::gpu::{Identity, Instance};
-use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings};
+use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings, Topology};
 
 /// Where the driver installs its library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -26,6 +28,7 @@ pub struct Look {
     pub driver: Driver,
     pub simulated: bool,
     pub cards: Vec<Seen>,
+    pub topology: Arc<Topology>,
 }
 
 /// What the driver told of one card.
@@ -55,6 +58,7 @@ pub struct Session {
     simulated: bool,
     /// Every card ever seen, by the index it had then.
     cards: Vec<Card>,
+    topology: Arc<Topology>,
     pub calls: Calls,
     patience: Patience,
 }
@@ -73,6 +77,7 @@ impl Session {
             driver: Driver { driver_version: None, nvml_version: None, cuda_version: None },
             simulated: false,
             cards: Vec::new(),
+            topology: Arc::default(),
             calls,
             patience: Patience { next: None, pause: FIRST_PAUSE },
         }
@@ -102,7 +107,11 @@ impl Session {
         let mut cards: Vec<Seen> =
             self.cards.iter().zip(cards).map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault))).collect();
         cards.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
-        Ok(Look { driver: self.driver.clone(), simulated: self.simulated, cards })
+        if let Some(nvml) = &self.nvml {
+            self.topology = survey(&self.topology, nvml, &mut self.calls, &cards);
+        }
+        let (driver, simulated, topology) = (self.driver.clone(), self.simulated, self.topology.clone());
+        Ok(Look { driver, simulated, cards, topology })
     }
 
     /// The lists alone, for whoever is about to act.
@@ -163,6 +172,7 @@ impl Session {
         };
         self.patience = Patience { next: None, pause: FIRST_PAUSE };
         self.cards.iter_mut().for_each(Card::forget_the_session);
+        self.topology = Arc::default();
         self.simulated = super::raw::simulated(&nvml);
         self.driver = Driver {
             driver_version: self.calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok(),
