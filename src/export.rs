@@ -6,6 +6,8 @@ use crate::cycle::{Build, Cycle};
 mod series;
 mod text;
 mod card;
+mod mig;
+mod activity;
 mod assignment;
 mod process;
 mod user;
@@ -44,7 +46,13 @@ trait Sink {
 fn all(cycle: &Cycle, sink: &mut impl Sink) {
     let cards = card::cards(cycle);
     sink.table(&card::card(), &cards);
+    sink.table(&activity::card(), &cards);
     sink.table(&card::node(), &[cycle]);
+    let instances = mig::compute_instances(cycle);
+    sink.table(&mig::compute_instance(), &instances);
+    let instances = mig::gpu_instances(&instances);
+    sink.table(&mig::gpu_instance(), &instances);
+    sink.table(&activity::gpu_instance(), &instances);
     sink.table(&assignment::table(), &assignment::rights(cycle));
     let shown = process::shown(cycle);
     sink.table(&process::process(), &process::whole(&shown));

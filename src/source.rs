@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -194,6 +195,7 @@ impl Sources {
         Snapshot {
             at,
             boot_id: self.boot_id.clone(),
+            topology: look.as_ref().map_or_else(|_| Arc::default(), |look| look.topology.clone()),
             driver: look.map(|look| look.driver).map_err(|what| Fault::new(Source::Nvml, what)),
             gpus,
             processes,
@@ -312,7 +314,11 @@ impl Sources {
                 present.insert(key);
                 let utilization = seen.utilization(pid);
                 let engines = if engines { seen.engines(pid) } else { Engines::default() };
-                Hold { memory: listed.memory, utilization, engines, ..Hold::new(pid, process, listed.kind, since) }
+                // Outside MIG there are no instances, whatever stands in the fields for them.
+                let instances = if seen.is_under_mig() { listed.instances } else { BTreeMap::new() };
+                let memory = listed.memory;
+                let hold = Hold::new(pid, process, listed.kind, since);
+                Hold { memory, utilization, engines, instances, ..hold }
             };
             let holds = match listed {
                 Ok(listed) => Ok(listed.into_iter().map(&mut hold).collect()),
@@ -327,6 +333,7 @@ impl Sources {
                 readings: seen.readings.clone(),
                 holds,
                 xids: seen.xids.clone(),
+                instances: seen.instances.clone(),
                 ..Gpu::named(seen.uuid.clone(), seen.index)
             });
         }
@@ -419,6 +426,10 @@ struct Merged<'a> {
 }
 
 impl Seen {
+    fn is_under_mig(&self) -> bool {
+        self.readings.as_ref().is_ok_and(|told| told.mig_mode == Some(true))
+    }
+
     fn utilization(&self, pid: i32) -> Option<Percent> {
         self.share(pid, |sample| sample.gpu, |told| told.utilization)
     }

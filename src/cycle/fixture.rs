@@ -15,6 +15,7 @@ use crate::policy::{
 };
 use crate::snapshot::gpu::Identity;
 use crate::snapshot::readings::{Ecc, Memory, NvLink, Pcie};
+use crate::snapshot::topology::{Relation, Wiring};
 use crate::snapshot::*;
 use crate::units::{Bytes, Celsius, Gid, Hertz, Joules, Percent, Uid, Watts};
 
@@ -254,8 +255,19 @@ pub fn snapshot(seconds: u64) -> Snapshot {
         health: health(),
         pauses: Vec::new(),
         gpus_expected: Some(4),
+        topology: topology(),
         nvml_errors: BTreeMap::from([(("nvmlDeviceGetMemoryInfo_v2", "GPU_IS_LOST"), 12)]),
     }
+}
+
+/// The first two cards on one switch and with four links between them; of the others nothing is told.
+fn topology() -> Arc<Topology> {
+    let wiring = Wiring { numa_nodes: vec![0], switch_links: Some(0) };
+    let relation = Relation { pcie: Some("single"), nvlinks: Some(4) };
+    Arc::new(Topology {
+        cards: BTreeMap::from([(uuid(0), wiring), (uuid(1), Wiring::default())]),
+        pairs: BTreeMap::from([((uuid(0), uuid(1)), relation)]),
+    })
 }
 
 fn assignments() -> Assignments {

@@ -1,8 +1,10 @@
 //! Cards.
 
+use super::activity::Active;
 use super::series::{Labels, Sample, Series, Subject, by, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
+use crate::snapshot::readings::Activity;
 use crate::snapshot::{Gpu, GpuUuid, Kind, Readings, Truth};
 use crate::units::Bytes;
 
@@ -34,6 +36,12 @@ impl Subject for Card<'_> {
 
     fn labels(&self) -> Labels {
         gpu_labels(self.gpu.index, &self.gpu.uuid)
+    }
+}
+
+impl Active for Card<'_> {
+    fn activity(&self) -> Option<&Activity> {
+        self.gpu.readings.as_ref().ok().map(|told| &told.activity)
     }
 }
 

@@ -65,6 +65,7 @@ pub fn snapshot(second: u64) -> Snapshot {
         health: Vec::new(),
         pauses: Vec::new(),
         gpus_expected: None,
+        topology: Default::default(),
         nvml_errors: BTreeMap::new(),
     }
 }

@@ -19,6 +19,9 @@ mod meter;
 mod work;
 mod xids;
 mod mapped;
+mod instances;
+mod gpm;
+mod topology;
 mod session;
 
 pub use session::{Holders, Look, Seen};

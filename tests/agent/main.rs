@@ -11,6 +11,8 @@ mod fuse;
 mod restart;
 mod rights;
 mod driver;
+mod mig;
+mod topology;
 mod pages;
 mod counters;
 mod readings;

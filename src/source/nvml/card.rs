@@ -10,6 +10,8 @@ use nvml_wrapper_sys::bindings::NVML_AFFINITY_SCOPE_NODE;
 use super::Wanted;
 use super::calls::Calls;
 use super::error::{self, Failure};
+use super::gpm::Gpm;
+use super::instances::Known;
 use super::meter::Meters;
 use super::raw;
 use super::work::Utilizations;
@@ -27,13 +29,14 @@ mod pcie;
 mod nvlink;
 mod ecc;
 
+pub(super) use memory::memory;
 use pcie::Odometers;
 
 /// Enough for the 1024 NUMA nodes that Linux can have.
 const NODE_WORDS: usize = 1024 / c_ulong::BITS as usize;
 
 /// What stays of a card from one cycle to the next.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Card {
     pub uuid: GpuUuid,
     /// As the driver numbered it when it was first seen.
@@ -49,6 +52,9 @@ pub struct Card {
     pub xids: BTreeMap<u64, Xid>,
     pcie_bytes: Odometers,
     pub(super) mig: Option<bool>,
+    /// Its MIG instances, by their UUIDs.
+    pub(super) instances: BTreeMap<String, Known>,
+    pub(super) gpm: Gpm,
 }
 
 /// What does not change while the driver is loaded, as far as the card has told it.
@@ -151,6 +157,8 @@ impl Card {
             xids: BTreeMap::new(),
             pcie_bytes: Odometers::default(),
             mig: None,
+            instances: BTreeMap::new(),
+            gpm: Gpm::default(),
         };
         card.identity = card.identify(asked)?;
         Ok(card)
@@ -163,6 +171,9 @@ impl Card {
         self.sampled = None;
         self.meters.forget_the_session();
         self.pcie_bytes.forget_the_session();
+        self.instances.clear();
+        // Its samples are another library's, which this one must not be asked to free.
+        self.gpm = Gpm::default();
     }
 
     fn identify(&mut self, asked: &mut Asked) -> Result<Identity, Trouble> {
@@ -187,14 +198,8 @@ impl Card {
     }
 
     pub fn read(&mut self, asked: &mut Asked, wanted: Wanted) -> Result<Readings, Trouble> {
-        let mig = ask!(self, asked, "nvmlDeviceGetMigMode", |d| d.mig_mode()).map(|mode| mode.current == 1);
-        // What was refused under MIG may be told without, and the other way round.
-        if mig != self.mig {
-            self.refused.clear();
-            self.mig = mig;
-        }
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
-        let utilizations = if mig != Some(true) { self.utilizations(asked)? } else { Utilizations::default() };
+        let utilizations = if self.mig != Some(true) { self.utilizations(asked)? } else { Utilizations::default() };
         let links = if wanted.nvlink { self.links(asked)? } else { 0 };
         let rows = wanted.ecc && self.may_tell_of_rows(asked)?;
         let numbers = self.numbers(asked, wanted, links, rows)?;
@@ -206,7 +211,7 @@ impl Card {
             jpeg_utilization: utilizations.jpeg,
             ofa_utilization: utilizations.optical_flow,
             worked: utilizations.worked,
-            memory: self.memory(asked)?,
+            memory: memory(&mut self.refused, asked)?,
             temperature: self.temperature(asked)?,
             memory_temperature: temperature::of_memory(&numbers),
             temperature_margin: self.temperature_margin(asked)?,
@@ -227,7 +232,7 @@ impl Card {
             recovery_action: numbers.of(fields::RECOVERY_ACTION),
             persistence_mode: ask!(self, asked, "nvmlDeviceGetPersistenceMode", |d| d.is_in_persistent_mode()),
             compute_mode: ask!(self, asked, "nvmlDeviceGetComputeMode", |d| d.compute_mode()).map(|mode| mode.as_c()),
-            mig_mode: mig,
+            mig_mode: self.mig,
             ..Readings::default()
         })
     }

@@ -14,6 +14,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_t,
 };
 
+pub mod gpm;
+pub mod mig;
+pub mod nvlink;
+
 /// The lists of processes that a driver keeps for a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {

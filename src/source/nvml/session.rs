@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
@@ -14,9 +15,10 @@ use super::error::{self, Failure};
 use super::mapped::Mapped;
 use super::processes::{Lists, Sample};
 use super::raw;
+use super::topology::survey;
 use super::xids::Xids;
-use crate::snapshot::gpu::{Identity, Xid};
-use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings};
+use crate::snapshot::gpu::{Identity, Instance, Xid};
+use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings, Topology};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -27,6 +29,7 @@ pub struct Look {
     pub driver: Driver,
     pub simulated: bool,
     pub cards: Vec<Seen>,
+    pub topology: Arc<Topology>,
 }
 
 /// What the driver told of one card.
@@ -39,6 +42,7 @@ pub struct Seen {
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
     pub xids: BTreeMap<u64, Xid>,
+    pub instances: Vec<Instance>,
 }
 
 /// Who is on one card.
@@ -56,6 +60,7 @@ pub struct Session {
     simulated: bool,
     /// Every card ever seen, by the index it had then.
     cards: Vec<Card>,
+    topology: Arc<Topology>,
     pub calls: Calls,
     patience: Patience,
     xids: Xids,
@@ -83,6 +88,7 @@ impl Session {
             driver: Driver { driver_version: None, nvml_version: None, cuda_version: None },
             simulated: false,
             cards: Vec::new(),
+            topology: Arc::default(),
             calls,
             patience: Patience { next: None, pause: FIRST_PAUSE },
             xids: Xids::default(),
@@ -104,20 +110,15 @@ impl Session {
         let cards = self.with_each_card(|card, asked| {
             let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
             // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
-            let lists = card.lists(asked)?;
+            let slots = card.slots(asked)?;
+            let lists = card.all_lists(asked, &slots)?;
             let samples = card.samples(asked)?;
-            let readings = Ok(card.read(asked, wanted)?);
+            let mut readings = card.read(asked, wanted)?;
+            let mut instances = card.instances(asked, &slots)?;
+            readings.activity = card.activity(asked, wanted, &mut instances)?;
             xids.listen(card, asked)?;
             let xids = BTreeMap::new();
-            Ok(Seen {
-                uuid,
-                index,
-                identity,
-                xids,
-                readings,
-                lists: lists.map_err(|failure| failure.to_string()),
-                samples,
-            })
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, instances, xids })
         })?;
         if let Some(nvml) = &self.nvml {
             xids.count(nvml, &mut self.calls, &mut self.cards);
@@ -131,6 +132,7 @@ impl Session {
             readings: Err(fault),
             samples: None,
             xids: BTreeMap::new(),
+            instances: Vec::new(),
         };
         let mut cards: Vec<Seen> = self
             .cards
@@ -139,12 +141,19 @@ impl Session {
             .map(|(card, seen)| Seen { xids: card.xids.clone(), ..seen.unwrap_or_else(|fault| lost(card, fault)) })
             .collect();
         cards.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
-        Ok(Look { driver: self.driver.clone(), simulated: self.simulated, cards })
+        if let Some(nvml) = &self.nvml {
+            self.topology = survey(&self.topology, nvml, &mut self.calls, &cards);
+        }
+        let (driver, simulated, topology) = (self.driver.clone(), self.simulated, self.topology.clone());
+        Ok(Look { driver, simulated, cards, topology })
     }
 
     /// The lists alone, for whoever is about to act.
     pub fn holders(&mut self) -> Result<Vec<Holders>, String> {
-        let lists = self.with_each_card(|card, asked| card.lists(asked))?;
+        let lists = self.with_each_card(|card, asked| {
+            let slots = card.slots(asked)?;
+            card.all_lists(asked, &slots)
+        })?;
         Ok(self
             .cards
             .iter()
@@ -152,7 +161,7 @@ impl Session {
             .map(|(card, lists)| Holders {
                 uuid: card.uuid.clone(),
                 lists: match lists {
-                    Ok(lists) => lists.map_err(|failure| failure.to_string()),
+                    Ok(lists) => lists,
                     Err(fault) => Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
                 },
             })
@@ -172,6 +181,7 @@ impl Session {
             }
             // The library is closed, and loaded afresh: the driver was exchanged under it.
             Err(failure) => {
+                self.cards.iter_mut().for_each(|card| card.gpm.free(&nvml, &mut self.calls));
                 self.calls.make("nvmlShutdown", || raw::shutdown(&nvml)).ok();
                 (self.closed, self.is_over) = (Some(nvml), true);
                 Err(self.patience.wait(failure.to_string()))
@@ -206,6 +216,7 @@ impl Session {
         self.xids.forget_the_session();
         self.patience = Patience { next: None, pause: FIRST_PAUSE };
         self.cards.iter_mut().for_each(Card::forget_the_session);
+        self.topology = Arc::default();
         self.simulated = raw::simulated(&nvml);
         self.driver = Driver {
             driver_version: self.calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok(),
