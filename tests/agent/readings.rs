@@ -439,8 +439,10 @@ fn what_could_not_be_told_is_absent_and_asked_for_again() {
     let failing = "{error: UNKNOWN}";
     let mut node = node(&format!(
         "gpus: [{{temperature: 41, memory_temperature: {failing}, temperature_margin: {failing}, energy: 5J,
-            temperature_thresholds: {{slowdown: {failing}, shutdown: 92}}, recovery_action: {failing}, fans: [{failing}, 31%],
-            nvlink: {{links: [{failing}, true], crc_errors: {failing}, replay_errors: 0}}, pcie: {{tx_total: {failing}, rx_total: 1GiB}},
+            temperature_thresholds: {{slowdown: {failing}, shutdown: 92}}, recovery_action: {failing},
+            fans: [{failing}, 31%],
+            nvlink: {{links: [{failing}, true], crc_errors: {failing}, replay_errors: 0}},
+            pcie: {{tx_total: {failing}, rx_total: 1GiB}},
             ecc: {{mode: true, volatile: {{corrected: {{dram: {failing}}}, uncorrected: {{dram: 0}}}}}},
             clock_events: {failing}, row_remap_banks: {failing}, fabric: {failing}}}]"
     ));
@@ -583,7 +585,8 @@ fn what_was_refused_or_is_constant_is_not_asked_for_again_while_the_driver_is_lo
 fn a_counter_that_the_driver_begins_anew_is_believed() {
     let card = |errors: u64| {
         format!(
-            "gpus: [{{ecc: {{mode: true, volatile: {{corrected: {{dram: {errors}}}}}}}, nvlink: {{links: [true], crc_errors: {errors}}}}}]"
+            "gpus: [{{ecc: {{mode: true, volatile: {{corrected: {{dram: {errors}}}}}}},
+                nvlink: {{links: [true], crc_errors: {errors}}}}}]"
         )
     };
     const SHOWN: &[&str] = &["ecc_errors_total", "nvlink_errors_total"];
@@ -665,7 +668,8 @@ fn a_group_that_is_switched_off_costs_no_call_and_has_no_series() {
 fn what_cannot_be_is_no_value() {
     check(
         "gpus: [{utilization: 101%, memory_utilization: 100%, encoder_utilization: 255%, decoder_utilization: 0%,
-            jpeg_utilization: 101%, ofa_utilization: 101%, memory_temperature: 0, performance_state: 32, power: 4294967295mW, temperature: 4294967295,
+            jpeg_utilization: 101%, ofa_utilization: 101%, memory_temperature: 0, performance_state: 32,
+            power: 4294967295mW, temperature: 4294967295,
             power_limits: {enforced: 0W, default: 0W, min: 0W, max: 300W}, clocks: {sm: 4294967295MHz},
             fields: {31: 7, 144: 2}, retired_pages: {pending: false}, remapped_rows: {pending: false, failure: true},
             pcie: {tx_total: 18446744073709551615, rx_total: 0}, memory: {total: 0}}]",

@@ -75,8 +75,8 @@ impl Odometers {
 }
 
 /// A counter that never falls, made of one of the driver that does: "Value can be wrapped" (`nvml.h`). As nothing says how
-/// often it had begun again before, this one counts from the agent's first look, so that a restart of the agent adds nothing
-/// to a sum over both.
+/// often it had begun again before, this one counts from the agent's first look: one that went on from the driver's number
+/// would fall to it when the agent restarts, and Prometheus would add that number again.
 #[derive(Debug, Clone, Default)]
 struct Odometer {
     last: Option<u64>,
