@@ -259,7 +259,7 @@ mod tests {
         let url = format!("http://{}", tcp.local_addr().unwrap());
         let published = Published::new(Arc::new(fixture::cycle()));
         let (_sender, receiver) = watch::channel(Arc::new(published));
-        let _server = Server::start(vec![listener], receiver, None).unwrap();
+        let _server = Server::start(vec![listener], receiver, None, None).unwrap();
 
         let mut printed = Vec::new();
         run(&url, false, Output::Table, &mut printed).unwrap();
