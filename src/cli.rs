@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::check::DEFAULT_FILE;
 use crate::control::Reset;
 use crate::http::ListenAddress;
+use crate::http::client::Target;
 use crate::status::Output;
 use crate::units::{Malformed, Span};
 
@@ -112,9 +113,8 @@ pub struct Demo {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The agent to ask
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9845")]
-    pub url: String,
+    #[command(flatten)]
+    pub target: Target,
     /// Ask again and again
     #[arg(long)]
     pub watch: bool,
@@ -161,7 +161,10 @@ mod tests {
         assert_eq!((serve.systemd_socket, serve.web_config_file), (false, None));
         assert_eq!((serve.log.level, serve.log.format), (LogLevel::Info, LogFormat::Logfmt));
         let Ok(Command::Status(status)) = read("gpuwarden status") else { panic!() };
-        assert_eq!((status.url.as_str(), status.watch, status.output), ("http://127.0.0.1:9845", false, Output::Table));
+        assert_eq!(
+            (status.target.url.as_str(), status.watch, status.output),
+            ("http://127.0.0.1:9845", false, Output::Table)
+        );
     }
 
     #[test]
@@ -200,6 +203,9 @@ mod tests {
             "gpuwarden reset",
             "gpuwarden reset everything",
             "gpuwarden status -o yaml",
+            "gpuwarden status --user alice",
+            "gpuwarden status --password-file x",
+            "gpuwarden status --cert-file x",
         ] {
             assert_eq!(read(line).err(), Some(2), "{line}");
         }

@@ -142,8 +142,8 @@ impl Service {
             Ok(greeting) => greeting.into_stream(tls).await,
             Err(error) => {
                 // Go's servers say it in these words.
-                const PLAIN: &[u8] =
-                    b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
+                const PLAIN: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Length: 48\r\n\r\n\
+                    Client sent an HTTP request to an HTTPS server.\n";
                 if let Some(mut stream) = greeting.take_io() {
                     let _ = stream.write_all(PLAIN).await;
                 }

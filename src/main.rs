@@ -113,7 +113,7 @@ fn test(files: &[PathBuf]) -> ExitCode {
 }
 
 fn status(options: &cli::Status) -> ExitCode {
-    match status::run(&options.url, options.watch, options.output, &mut io::stdout()) {
+    match status::run(&options.target, options.watch, options.output, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }
