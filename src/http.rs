@@ -2,6 +2,7 @@
 //! cycle that was published; nothing here acts on processes, and nothing waits for a cycle.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
-use tokio_rustls::LazyConfigAcceptor;
-use tokio_rustls::rustls::server::Acceptor;
+use tokio_rustls::TlsAcceptor;
 
 use crate::cycle::{Build, Cycle};
 use crate::export;
@@ -125,38 +126,53 @@ struct Service {
 }
 
 /// A client of the page.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static {
+    /// Whether it begins as TLS does. Who speaks plain HTTP where TLS is served shall read why he gets no page.
+    fn greets(&self) -> impl Future<Output = bool> + Send;
+}
 
-impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
+/// The first byte of a client that begins with TLS: a handshake (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
+
+impl Stream for TcpStream {
+    async fn greets(&self) -> bool {
+        let mut first = [HANDSHAKE];
+        self.peek(&mut first).await.is_ok() && first == [HANDSHAKE]
+    }
+}
+
+impl Stream for UnixStream {
+    /// It cannot be told beforehand; TLS tells.
+    async fn greets(&self) -> bool {
+        true
+    }
+}
+
+/// Go's servers say it in these words.
+const PLAIN: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Length: 48\r\n\r\n\
+    Client sent an HTTP request to an HTTPS server.\n";
 
 impl Service {
     fn admit(self: &Arc<Self>, stream: impl Stream, peer: Peer) {
         self.clients.admit(peer, |client| self.clone().attend(stream, client));
     }
 
-    async fn attend(self: Arc<Self>, stream: impl Stream, client: Arc<Client>) {
+    async fn attend(self: Arc<Self>, mut stream: impl Stream, client: Arc<Client>) {
         let tls = self.web.as_ref().and_then(|(live, _)| live.web().tls.clone());
         let Some(tls) = tls else { return self.converse(stream, client).await };
-        let mut greeting = std::pin::pin!(LazyConfigAcceptor::new(Acceptor::default(), stream));
-        let stream = match greeting.as_mut().await {
-            Ok(greeting) => greeting.into_stream(tls).await,
-            Err(error) => {
-                // Go's servers say it in these words.
-                const PLAIN: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Length: 48\r\n\r\n\
-                    Client sent an HTTP request to an HTTPS server.\n";
-                if let Some(mut stream) = greeting.take_io() {
-                    let _ = stream.write_all(PLAIN).await;
-                }
-                Err(error)
-            }
-        };
-        match stream {
+        if !stream.greets().await {
+            let _ = stream.write_all(PLAIN).await;
+            // What it said is read, or the answer is lost with the connection.
+            let _ = stream.read(&mut [0; 1024]).await;
+            return;
+        }
+        match TlsAcceptor::from(tls).accept(stream).await {
             Ok(stream) => self.converse(stream, client).await,
             Err(error) => tracing::debug!(%error, "a client is not let in"),
         }
     }
 
-    async fn converse(self: Arc<Self>, stream: impl Stream, client: Arc<Client>) {
+    async fn converse(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin, client: Arc<Client>) {
         // The limits on time are those of `Client`.
         let connection = http1::Builder::new().header_read_timeout(None).max_buf_size(HEAD_SIZE).serve_connection(
             TokioIo::new(Watched::new(stream, client.clone())),

@@ -11,6 +11,7 @@ mod restart;
 mod rights;
 mod driver;
 mod pages;
+mod web;
 mod golden;
 mod reload;
 mod commands;
