@@ -94,9 +94,12 @@ impl Server {
         let web = web.zip(passwords);
         let service = Arc::new(Service { published, reload, web, clients: Clients::default() });
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new()
-            .name("http".into())
-            .spawn(move || runtime.block_on(serve(listeners, service, stopped)))?;
+        let run = move || {
+            runtime.block_on(serve(listeners, service, stopped));
+            // A password that is being compared is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("http".into()).spawn(run)?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }

@@ -527,6 +527,9 @@ fn a_client_that_does_not_read_is_dropped() {
     let node = Node::new(8);
     let served = Served::start(&node, "http_server_config: {http2: false}\n");
     let before = served.resident();
+    // One that has its answer, and no other question yet.
+    let mut silent = connect(served.address);
+    ask(&mut silent, "").unwrap();
     let mut streams: Vec<TcpStream> = (0..8).map(|_| connect(served.address)).collect();
     // More than fits between the two.
     let questions = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
@@ -543,7 +546,32 @@ fn a_client_that_does_not_read_is_dropped() {
     assert!(begun.elapsed() > Duration::from_secs(5), "{:?}", begun.elapsed());
     let grown = served.resident().saturating_sub(before);
     assert!(grown < 4096, "{grown} KiB");
-    assert!(ask(&mut connect(served.address), "").unwrap().starts_with("http/1.1 200"));
+    assert!(ask(&mut silent, "").unwrap().starts_with("http/1.1 200"));
+}
+
+#[test]
+fn who_never_ends_a_handshake_or_a_question_is_dropped() {
+    let node = Node::new(1);
+    Authority::new("authority").certifies(&node, "server", HERE);
+    let served = Served::start(&node, TLS);
+    // Nothing, the begin of a handshake, and the begin of a question in plain HTTP, which is refused at once.
+    let begun = Instant::now();
+    let beginnings: [&[u8]; 3] = [b"", b"\x16\x03\x01\x02\x00\x01", b"GET / HT"];
+    let waits = beginnings.map(|beginning| {
+        let mut stream = connect(served.address);
+        stream.write_all(beginning).unwrap();
+        thread::spawn(move || {
+            let mut said = Vec::new();
+            // Whether it ends well does not matter here.
+            let _ = stream.read_to_end(&mut said);
+            (begun.elapsed(), String::from_utf8_lossy(&said).into_owned())
+        })
+    });
+    let [silent, handshake, plain] = waits.map(|wait| wait.join().unwrap());
+    for (waited, said) in [silent, handshake] {
+        assert!((8..LIMIT.as_secs()).contains(&waited.as_secs()) && said.is_empty(), "{waited:?} {said}");
+    }
+    assert!(plain.0.as_secs() < 5 && plain.1.contains("to an HTTPS server"), "{plain:?}");
 }
 
 #[test]
@@ -593,4 +621,36 @@ fn prometheus_scrapes_over_tls_as_a_user_with_a_certificate_also_after_they_were
     let then = scrapes(&prometheus).0;
     eventually("more scrapes", || (scrapes(&prometheus).0 >= then + 4.0).then_some(()));
     assert_eq!(scrapes(&prometheus).1, 0.0);
+}
+
+#[test]
+fn the_guide_names_every_key_and_its_examples_are_in_order() {
+    let node = Node::new(1);
+    let authority = Authority::new("authority");
+    authority.certifies(&node, "server", HERE);
+    node.write("clients.crt", &authority.pem);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/web.md")).unwrap();
+    let check = |web: &str| {
+        node.write("web.yml", web);
+        String::from_utf8(output(&node, &["check", text(&node.path("web.yml"))]).stdout).unwrap()
+    };
+    let examples: Vec<&str> = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(examples.len(), 2);
+    for example in examples {
+        assert_eq!(check(example), "", "{example}");
+    }
+    // Each is told where there is none of that name.
+    for wrong in [
+        "rate_limit: {interval: 1s, burst: 1}\nx: 1",
+        "tls_server_config: {x: 1}",
+        "http_server_config: {x: 1}",
+        "http_server_config: {headers: {x: 1}}",
+        "rate_limit: {x: 1}",
+    ] {
+        let told = check(wrong);
+        let keys = told.split_once("expected one of ").unwrap_or_else(|| panic!("{told}")).1;
+        let keys = keys.split(';').next().unwrap().split(',').map(str::trim);
+        let left_out: Vec<&str> = keys.filter(|key| !page.contains(&format!("`{key}`"))).collect();
+        assert!(left_out.is_empty(), "{left_out:?}");
+    }
 }
