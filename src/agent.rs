@@ -25,7 +25,7 @@ use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
 use crate::enforce::Enforcer;
-use crate::http::{AskReload, ListenAddress, Listener, Published, Server};
+use crate::http::{self, AskReload, ListenAddress, Listener, Published, Server, web};
 use crate::notify::Channels;
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
@@ -55,6 +55,8 @@ pub enum Error {
     Control(#[from] control::Error),
     #[error("cannot listen on {address}; choose another with --web.listen-address")]
     Listen { address: ListenAddress, source: io::Error },
+    #[error("cannot serve on the sockets of systemd; see --web.systemd-socket")]
+    Passed(#[source] io::Error),
     #[error("{} is no procfs; see --path.procfs", path.display())]
     Procfs { path: PathBuf },
     #[error("cannot start a thread")]
@@ -90,8 +92,9 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     if config.mode == Mode::Enforce && !nix::unistd::geteuid().is_root() {
         tracing::warn!("not root: only processes of the agent's own user can be signalled, unless it has CAP_KILL");
     }
+    let web = options.web_config_file.as_deref().map(web::Live::open).transpose().map_err(Error::Config)?;
     // Ports first: an agent that cannot serve must not act.
-    let listeners: Vec<Listener> = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let listeners = listeners(options)?;
     let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
     tracing::info!(addresses, "listening");
     let state_dir = StateDir::open(&config.state_dir)?;
@@ -100,9 +103,16 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let (publish, published) = watch::channel(Arc::new(Published::before(&Build::THIS)));
     let ask: AskReload = Box::new(move |answer| drop(send.send(Request::Reload(Some(answer)))));
     let _server =
-        Server::start(listeners, published, options.enable_lifecycle.then_some(ask)).map_err(Error::Thread)?;
+        Server::start(listeners, published, options.enable_lifecycle.then_some(ask), web).map_err(Error::Thread)?;
     Agent::new(options, config, state_dir, publish)?.run(&requests);
     Ok(())
+}
+
+fn listeners(options: &cli::Serve) -> Result<Vec<Listener>, Error> {
+    if options.systemd_socket {
+        return http::passed().map_err(Error::Passed);
+    }
+    options.listen_addresses.iter().map(bind).collect()
 }
 
 fn bind(address: &ListenAddress) -> Result<Listener, Error> {

@@ -16,6 +16,7 @@ mod topology;
 mod pages;
 mod counters;
 mod readings;
+mod web;
 mod golden;
 mod reload;
 mod commands;

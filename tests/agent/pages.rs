@@ -108,12 +108,17 @@ pub struct Prometheus {
 
 impl Prometheus {
     pub fn scraping(agent: &Agent, dir: &Path) -> Self {
-        let address = crate::harness::agent::free_address();
-        let config = dir.join("prometheus.yml");
         let text = format!(
             "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: gpuwarden, static_configs: [{{targets: ['{}']}}]}}]\n",
             agent.address
         );
+        Self::with(&text, dir)
+    }
+
+    /// One with this configuration.
+    pub fn with(text: &str, dir: &Path) -> Self {
+        let address = crate::harness::agent::free_address();
+        let config = dir.join("prometheus.yml");
         std::fs::write(&config, text).unwrap();
         let mut server = Command::new("prometheus");
         server.arg(format!("--config.file={}", config.display()));
