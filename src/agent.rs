@@ -318,7 +318,7 @@ impl Agent {
     fn publish(
         &mut self,
         seen: Snapshot,
-        judgements: Vec<Judgement>,
+        mut judgements: Vec<Judgement>,
         exempt: BTreeSet<ProcessId>,
         outcomes: Vec<Outcome>,
         took: Duration,
@@ -331,6 +331,10 @@ impl Agent {
             took,
             setup: &self.setup,
         });
+        // Nobody asks why a rule is not broken, and it would be the largest part of what is kept of a cycle.
+        for clear in judgements.iter_mut().filter(|judgement| !self.is_violation(judgement)) {
+            clear.evidence = Vec::new();
+        }
         let cycle = Arc::new(Cycle {
             agent: cycle::Agent::observe(),
             seen,
@@ -349,6 +353,10 @@ impl Agent {
         });
         self.publish.send_replace(Arc::new(Published::new(cycle.clone())));
         self.last = Some(cycle);
+    }
+
+    fn is_violation(&self, judgement: &Judgement) -> bool {
+        self.state.standing(&judgement.key, judgement.truth).is_violation()
     }
 
     fn answer_reload(&mut self, answers: Vec<ReloadAnswer>) {

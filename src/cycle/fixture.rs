@@ -353,7 +353,7 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
         key: EpisodeKey { rule: rule_name("idle-holder"), subject: Subject::Process { id: id(pid), gpu: uuid(index) } },
         truth,
         owner: Some(Person { uid: Uid(uid), name: name.into() }),
-        gpu: Some(card(index)),
+        gpu: Some(card(index).into()),
         evidence: Vec::new(),
         began: false,
     };
@@ -362,7 +362,7 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
             key: bobs_key(),
             truth: Truth::True,
             owner: Some(bob()),
-            gpu: Some(card(1)),
+            gpu: Some(card(1).into()),
             evidence: vec![evidence("assigned", "false", "false"), evidence("memory", "7.8GiB", "> 300MiB")],
             began,
         },

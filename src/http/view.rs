@@ -414,7 +414,7 @@ impl Fact {
         Self {
             fact: evidence.fact.to_owned(),
             value: evidence.value.clone(),
-            asked: evidence.asked.clone(),
+            asked: evidence.asked.to_string(),
             truth: evidence.truth.as_str().to_owned(),
         }
     }

@@ -34,7 +34,7 @@ impl Verdict {
     }
 
     pub(crate) fn on(mut self, gpu: Card) -> Self {
-        self.gpu = Some(gpu);
+        self.gpu = Some(gpu.into());
         self
     }
 
