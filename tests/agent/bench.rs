@@ -30,6 +30,9 @@ const SIZES: [Size; 4] = [Size::new(8, 0), Size::new(8, 128), Size::new(8, 512),
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Between two rounds of scrapes, in which the exporters get to their cycles.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Who takes longer is asked in one of so many rounds.
+const SLOW: Duration = Duration::from_millis(20);
+const SLOW_ROUNDS: u32 = 9;
 /// Questions on a connection that stays open.
 const KEPT: usize = 200;
 /// How often a soaking exporter is scraped.
@@ -78,8 +81,7 @@ struct Row {
     took_kept: Vec<Duration>,
     page: usize,
     cpu: Cpu,
-    /// In KiB, after so long.
-    resident: [(Duration, u64); 2],
+    resident: [Resident; 2],
 }
 
 /// One size.
@@ -87,13 +89,14 @@ struct Measured {
     size: Size,
     /// How long all were left alone.
     alone: Duration,
-    /// How long they were scraped, and how often each.
+    /// How long they were scraped.
     scraped: Duration,
-    scrapes: usize,
     /// Ours, then the others.
     exporters: Vec<Row>,
     static_server: Row,
     bare_loop: Duration,
+    /// Most of it is the simulated driver, which every exporter has loaded.
+    bare_loop_resident: [Resident; 2],
     calls: usize,
     /// What it spent on the driver, and on `/proc`, while all were left alone.
     bare_loop_parts: [Duration; 2],
@@ -123,13 +126,14 @@ fn measure(size: Size, settings: &Settings, library: &Library) -> Measured {
     let calls = Calls::of_the_agent(&loaded, &folder);
 
     let mut exporters = vec![exporters::ours(&loaded), exporters::nvitop_exporter(&loaded, library)];
-    exporters.extend(settings.all_smi.as_ref().map(|binary| exporters::all_smi(&loaded, library, binary)));
+    exporters.extend(settings.all_smi.as_ref().map(|binary| exporters::all_smi(&loaded, library, binary, &folder)));
+    // What is done once is done, and shares of time are known from the second look on.
+    sleep(5 * INTERVAL);
     exporters[0].scrape();
     exporters.push(floors::static_server(&exporters[0].page, &folder));
     let bare_loop = BareLoop::start(&loaded, &calls, &folder);
     assert_eq!(bare_loop.report().processes, size.processes as u64, "the bare loop sees every process");
-    // What is done once is done.
-    sleep(settings.span / 2);
+    sleep(2 * INTERVAL);
     exporters.iter_mut().for_each(|exporter| exporter.took.clear());
 
     let mut cpu = vec![Cpu::default(); exporters.len()];
@@ -159,21 +163,21 @@ fn measure(size: Size, settings: &Settings, library: &Library) -> Measured {
             cpu.scraped += exporter.program.cpu() - *before;
         }
     }
-    let scrapes = exporters[0].took.len();
-    let pages: Vec<usize> = exporters.iter().map(|exporter| exporter.page.len()).collect();
+    // What the soak adds is not of these spans.
+    let took: Vec<Vec<Duration>> = exporters.iter().map(|exporter| exporter.took.clone()).collect();
     keep_open(&mut exporters);
-    let resident = soak(&mut exporters, settings.soak);
+    let (resident, bare_loop_resident) = soak(&mut exporters, &bare_loop.program, settings.soak);
 
     let mut rows: Vec<Row> = exporters
         .into_iter()
-        .zip(pages)
+        .zip(took)
         .zip(cpu)
         .zip(resident)
-        .map(|(((exporter, page), cpu), resident)| Row {
-            name: exporter.name.clone(),
-            took: sorted(exporter.took[..scrapes].to_vec()),
-            took_kept: sorted(exporter.took_kept.clone()),
-            page,
+        .map(|(((exporter, took), cpu), resident)| Row {
+            name: exporter.name,
+            took: sorted(took),
+            took_kept: sorted(exporter.took_kept),
+            page: exporter.page.len(),
             cpu,
             resident,
         })
@@ -183,10 +187,10 @@ fn measure(size: Size, settings: &Settings, library: &Library) -> Measured {
         size,
         alone,
         scraped,
-        scrapes,
         exporters: rows,
         static_server,
         bare_loop: of_loop,
+        bare_loop_resident,
         calls: calls.number(),
         bare_loop_parts: parts,
         threads,
@@ -212,11 +216,21 @@ fn add_threads(threads: &mut Vec<(String, Duration)>, before: Vec<(String, Durat
     }
 }
 
-/// One after the other, round after round.
+/// One after the other, there and back: whoever is asked after a long answer finds the caches cold. Those that are slow
+/// are asked in few of the rounds, lest all have few.
 fn scrape_in_turn(exporters: &mut [Exporter], span: Duration) {
     let began = Instant::now();
-    while began.elapsed() < span {
-        exporters.iter_mut().for_each(Exporter::scrape);
+    for round in 0.. {
+        if began.elapsed() > span {
+            return;
+        }
+        let slow = |exporter: &Exporter| exporter.took.last().is_some_and(|took| *took > SLOW);
+        let mut asked: Vec<&mut Exporter> =
+            exporters.iter_mut().filter(|exporter| round % SLOW_ROUNDS == 0 || !slow(exporter)).collect();
+        if round % 2 == 1 {
+            asked.reverse();
+        }
+        asked.into_iter().for_each(Exporter::scrape);
         sleep(PAUSE);
     }
 }
@@ -232,18 +246,25 @@ fn keep_open(exporters: &mut [Exporter]) {
     }
 }
 
-/// Resident memory after a minute, or halfway if that is sooner, and at the end.
-fn soak(exporters: &mut [Exporter], soak: Duration) -> Vec<[(Duration, u64); 2]> {
-    let mut scraped_until = |at: Duration| -> Vec<(Duration, u64)> {
+/// Resident memory in KiB, after so long.
+type Resident = (Duration, u64);
+
+/// After a minute, or halfway if that is sooner, and at the end: of each exporter, and of the loop, which is as old.
+fn soak(exporters: &mut [Exporter], bare_loop: &Program, soak: Duration) -> (Vec<[Resident; 2]>, [Resident; 2]) {
+    let mut scraped_until = |at: Duration| -> Vec<Resident> {
         while exporters.iter().any(|exporter| exporter.began.elapsed() < at) {
             sleep(SCRAPE_INTERVAL);
             exporters.iter_mut().for_each(Exporter::scrape);
         }
-        exporters.iter().map(|exporter| (exporter.began.elapsed(), exporter.program.resident().unwrap())).collect()
+        let age = exporters[0].began.elapsed();
+        let all = exporters.iter().map(|exporter| (exporter.began.elapsed(), &exporter.program));
+        all.chain([(age, bare_loop)]).map(|(age, program)| (age, program.resident().unwrap())).collect()
     };
     let first = scraped_until(MINUTE.min(soak / 2));
     let last = scraped_until(soak);
-    first.into_iter().zip(last).map(|(first, last)| [first, last]).collect()
+    let mut resident: Vec<_> = first.into_iter().zip(last).map(|(first, last)| [first, last]).collect();
+    let of_the_loop = resident.pop().expect("it is the last");
+    (resident, of_the_loop)
 }
 
 #[test]

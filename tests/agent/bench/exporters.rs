@@ -1,9 +1,14 @@
 //! The exporters that are compared, and what they were seen to do.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{env, fs, iter};
+
+use tempfile::TempDir;
 
 use super::node::Loaded;
 use super::program::Program;
@@ -72,12 +77,22 @@ pub fn nvitop_exporter(loaded: &Loaded, library: &Library) -> Exporter {
     Exporter::start("nvitop-exporter 1.7.2", command, address, &loaded.pids())
 }
 
-pub fn all_smi(loaded: &Loaded, library: &Library, binary: &Path) -> Exporter {
+pub fn all_smi(loaded: &Loaded, library: &Library, binary: &Path, folder: &TempDir) -> Exporter {
     let address = free_address();
     let mut command = Command::new(binary);
+    command.env("PATH", with_nvidia_smi(folder));
     command.args(["api", "--interval", &seconds(loaded), "--processes", "--port"]).arg(address.port().to_string());
     on_the_simulated_driver(&mut command, loaded, library);
     Exporter::start("all-smi 0.22", command, address, &loaded.pids())
+}
+
+/// Whether there is a card all-smi asks `nvidia-smi -L`; the rest it asks the driver's library.
+fn with_nvidia_smi(folder: &TempDir) -> OsString {
+    let script = folder.path().join("nvidia-smi");
+    fs::write(&script, "#!/bin/sh\n[ \"$*\" = -L ] && echo 'GPU 0: NVIDIA H100 80GB HBM3'\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::join_paths(iter::once(folder.path().to_owned()).chain(env::split_paths(&path))).unwrap()
 }
 
 fn seconds(loaded: &Loaded) -> String {

@@ -1,15 +1,16 @@
 //! The node that all look at: cards that tell all they can, and processes that sleep on them.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use nvml_sim::scenario::ProcessMemory;
 use nvml_sim::units::{Load, Percent};
 use nvml_sim::{Gpu, Process};
 
+use super::program::Program;
 use crate::harness::Node;
 use crate::harness::node::gib;
-use crate::peers::Sleeper;
 
 const CARD: &str = include_str!("h100.yaml");
 
@@ -41,12 +42,12 @@ pub struct Loaded {
     pub node: Node,
     /// Between two looks of everybody.
     pub interval: Duration,
-    sleepers: Vec<Sleeper>,
+    sleepers: Vec<Program>,
 }
 
 impl Loaded {
     pub fn new(size: Size, interval: Duration, life: Duration) -> Self {
-        let sleepers: Vec<Sleeper> = (0..size.processes).map(|_| Sleeper::lasting(life)).collect();
+        let sleepers: Vec<Program> = (0..size.processes).map(|_| sleeper(life)).collect();
         let mut node = Node::new(size.cards);
         let card: Gpu = serde_yaml::from_str(CARD).unwrap();
         let mut shares: Vec<Vec<Process>> = vec![Vec::new(); size.cards];
@@ -64,7 +65,7 @@ impl Loaded {
     }
 
     pub fn pids(&self) -> Vec<u32> {
-        self.sleepers.iter().map(Sleeper::pid).collect()
+        self.sleepers.iter().map(Program::pid).collect()
     }
 }
 
@@ -84,8 +85,15 @@ fn configure(node: &Node, size: Size, interval: Duration) {
     node.write("gpuwarden.yaml", &settings);
 }
 
-/// It computes a little, so that the driver has samples of it.
+fn sleeper(life: Duration) -> Program {
+    let mut command = Command::new("sleep");
+    command.arg(life.as_secs().to_string());
+    Program::start(command)
+}
+
+/// It computes a little, so that the driver has samples of it. It is listed without a look whether it lives, which a
+/// driver does not read in `/proc` either, and which would be most of what the simulated one costs.
 fn process(pid: u32) -> Process {
     let utilization = Some(Load::Steady(Percent(1)));
-    Process { pid, memory: ProcessMemory::Used(gib(1)), utilization, ..Process::default() }
+    Process { pid, always: true, memory: ProcessMemory::Used(gib(1)), utilization, ..Process::default() }
 }

@@ -23,6 +23,10 @@ impl Program {
         Self { child: command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")) }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -30,13 +34,13 @@ impl Program {
     /// User and system time of all its threads, also of those that have ended: its CPU clock (clock_getcpuclockid(3)),
     /// which the scheduler keeps in nanoseconds.
     pub fn cpu(&self) -> Duration {
-        let clock = ClockId::pid_cpu_clock_id(self.pid()).unwrap();
+        let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(self.pid() as i32)).unwrap();
         clock_gettime(clock).unwrap().into()
     }
 
     /// The same by thread, of those that live (the first number of `/proc/PID/task/TID/schedstat`), by name.
     pub fn cpu_by_thread(&self) -> Vec<(String, Duration)> {
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         let mut threads: Vec<(u32, String, Duration)> = tasks
             .map(|task| {
                 let task = task.unwrap();
@@ -52,14 +56,10 @@ impl Program {
 
     /// VmRSS of proc_pid_status(5), in KiB.
     pub fn resident(&self) -> io::Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
         number.ok_or_else(|| io::Error::other(format!("no VmRSS in {status}")))
-    }
-
-    fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::{Measured, Row};
+use super::{Measured, Resident, Row};
 
 /// Of the issue: a scrape within so many times the static server's, the memory at 128 processes in KiB, its growth for
 /// each process in KiB, and how much more CPU nvitop-exporter takes.
@@ -18,8 +18,8 @@ pub fn of_a_size(measured: &Measured) -> String {
     let [first, last] = measured.exporters[0].resident.map(|(age, _)| seconds(age));
     writeln!(
         text,
-        "| | scrape median | p99 | kept open | page | CPU a second | CPU a scrape | resident at {first} | at {last} |\n\
-         |---|---|---|---|---|---|---|---|---|"
+        "| | scrapes | scrape median | p99 | kept open | page | CPU a second | CPU a scrape | resident at {first} | at {last} |\n\
+         |---|---|---|---|---|---|---|---|---|---|"
     )
     .unwrap();
     for row in &measured.exporters {
@@ -27,7 +27,12 @@ pub fn of_a_size(measured: &Measured) -> String {
     }
     text += &line(measured, &measured.static_server);
     let bare_loop = per_second(measured, measured.bare_loop);
-    writeln!(text, "| bare loop, the same calls and `/proc` reads | | | | | {bare_loop:.2} ms | | | |").unwrap();
+    let [first, last] = measured.bare_loop_resident.map(mebibytes);
+    writeln!(
+        text,
+        "| bare loop, the same calls and `/proc` reads | | | | | | {bare_loop:.2} ms | | {first} | {last} |"
+    )
+    .unwrap();
 
     let [driver, procfs] = measured.bare_loop_parts.map(|part| per_second(measured, part));
     let threads: Vec<String> = measured
@@ -39,9 +44,9 @@ pub fn of_a_size(measured: &Measured) -> String {
         .collect();
     writeln!(
         text,
-        "\n{} scrapes each, in turn; all left alone for {}. CPU a second by thread of gpuwarden: {}. Of the bare loop: \
+        "\nScraped in turn for {}, left alone for {}. CPU a second by thread of gpuwarden: {}. Of the bare loop: \
          {} driver calls {driver:.2} ms, `/proc` {procfs:.2} ms.",
-        measured.scrapes,
+        seconds(measured.scraped),
         seconds(measured.alone),
         threads.join(", "),
         measured.calls,
@@ -52,10 +57,11 @@ pub fn of_a_size(measured: &Measured) -> String {
 
 fn line(measured: &Measured, row: &Row) -> String {
     let kept = if row.took_kept.is_empty() { String::new() } else { milliseconds(at(&row.took_kept, 0.5)) };
-    let [first, last] = row.resident.map(|(_, kib)| format!("{:.1} MiB", kib as f64 / 1024.0));
+    let [first, last] = row.resident.map(mebibytes);
     format!(
-        "| {} | {} | {} | {kept} | {:.1} kB | {:.2} ms | {:.2} ms | {first} | {last} |\n",
+        "| {} | {} | {} | {} | {kept} | {:.1} kB | {:.2} ms | {:.2} ms | {first} | {last} |\n",
         row.name,
+        row.took.len(),
         milliseconds(at(&row.took, 0.5)),
         milliseconds(at(&row.took, 0.99)),
         row.page as f64 / 1000.0,
@@ -133,7 +139,7 @@ fn per_second(measured: &Measured, cpu: Duration) -> f64 {
 /// What the spans with scrapes took beyond those without, in milliseconds. Noise may make it less than nothing.
 fn per_scrape(measured: &Measured, row: &Row) -> f64 {
     let alone = row.cpu.alone.as_secs_f64() * measured.scraped.as_secs_f64() / measured.alone.as_secs_f64();
-    (row.cpu.scraped.as_secs_f64() - alone) * 1e3 / measured.scrapes as f64
+    (row.cpu.scraped.as_secs_f64() - alone) * 1e3 / row.took.len() as f64
 }
 
 /// Of sorted times.
@@ -143,6 +149,10 @@ fn at(took: &[Duration], share: f64) -> Duration {
 
 fn milliseconds(time: Duration) -> String {
     format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+fn mebibytes((_, kib): Resident) -> String {
+    format!("{:.1} MiB", kib as f64 / 1024.0)
 }
 
 /// In whole minutes where it is some.
