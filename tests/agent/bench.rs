@@ -22,6 +22,7 @@ use floors::{BareLoop, Calls, Report};
 use node::{Loaded, Size};
 use program::Program;
 
+use crate::harness::wait::eventually;
 use crate::peers::Library;
 
 const SIZES: [Size; 4] = [Size::new(8, 0), Size::new(8, 128), Size::new(8, 512), Size::new(16, 1000)];
@@ -276,8 +277,42 @@ fn the_bare_loop_makes_every_call_that_the_agent_makes_and_sees_every_process() 
     assert!(agent.number() > 40, "{:?}", agent.0);
     assert_eq!(Calls::of_the_loop(&loaded, &agent, &folder).0, agent.as_seen_again());
     let report = BareLoop::start(&loaded, &agent, &folder).report();
-    assert_eq!(report.processes, 3);
+    assert_eq!((report.processes, report.refused), (3, 0));
     assert!(report.driver > Duration::ZERO && report.procfs > Duration::ZERO, "{report:?}");
+}
+
+#[test]
+fn the_bare_loop_knows_calls_that_the_agent_makes_only_on_some_cards() {
+    let loaded = Loaded::new(Size::new(1, 1), Duration::from_millis(100), 2 * MINUTE);
+    let folder = tempfile::tempdir().unwrap();
+    let calls = [
+        "nvmlDeviceGetCount_v2",
+        "nvmlSystemGetDriverVersion",
+        "nvmlEventSetWait_v2",
+        "nvmlDeviceGetHandleByIndex_v2",
+        "nvmlDeviceGetName 0",
+        "nvmlDeviceGetMemoryInfo_v2 0",
+        "nvmlDeviceGetRetiredPages 0",
+        "nvmlDeviceGetRetiredPages 0",
+        "nvmlDeviceGetSamples 0",
+        "nvmlDeviceGetNvLinkErrorCounter 0",
+        "nvmlDeviceGetMemoryErrorCounter 0",
+        "nvmlDeviceGetProcessUtilization 0",
+        "nvmlDeviceGetProcessUtilization 0",
+        "nvmlDeviceGetFieldValues 0",
+        "\t83 82 197",
+        "nvmlGpmSampleAlloc",
+        "nvmlGpmSampleGet 0",
+        "nvmlGpmMetricsGet",
+        "\t1 2 10",
+        "nvmlGpmSampleFree",
+    ];
+    let script = Calls(vec![calls.map(|line| format!("{line}\n")).concat()]);
+    let made = Calls::of_the_loop(&loaded, &script, &folder);
+    assert_eq!(made.0[0], script.0[0]);
+    let bare_loop = BareLoop::start(&loaded, &script, &folder);
+    // In the first cycle there is only one sample of GPM.
+    eventually("every call has an answer", || (bare_loop.report().refused == 0).then_some(()));
 }
 
 #[test]
@@ -289,4 +324,14 @@ fn a_call_that_the_bare_loop_does_not_know_is_refused() {
         floors::complaint(&loaded, &calls, &folder).trim(),
         r#"Error: "the bare loop does not know how to call nvmlDeviceGetSomethingNew: see SHAPES""#
     );
+}
+
+#[test]
+fn a_call_to_which_the_driver_has_no_answer_is_counted() {
+    let loaded = Loaded::new(Size::new(1, 0), INTERVAL, MINUTE);
+    let folder = tempfile::tempdir().unwrap();
+    let cards = "nvmlDeviceGetCount_v2\nnvmlDeviceGetHandleByIndex_v2\n";
+    // The card has no fans.
+    let calls = Calls(vec![format!("{cards}nvmlDeviceGetName 0\nnvmlDeviceGetNumFans 0\n")]);
+    assert_eq!(BareLoop::start(&loaded, &calls, &folder).report().refused, 1);
 }

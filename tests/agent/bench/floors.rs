@@ -112,6 +112,8 @@ pub struct Report {
     pub procfs: Duration,
     /// In its last cycle.
     pub processes: u64,
+    /// Calls of it that the driver had no answer to.
+    pub refused: u64,
 }
 
 impl BareLoop {
@@ -155,6 +157,6 @@ pub fn complaint(loaded: &Loaded, calls: &Calls, folder: &TempDir) -> String {
 fn read(report: &Path) -> Option<Report> {
     let text = fs::read_to_string(report).ok()?;
     let numbers: Vec<u64> = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
-    let [driver, procfs, processes] = numbers.try_into().ok()?;
-    Some(Report { driver: Duration::from_nanos(driver), procfs: Duration::from_nanos(procfs), processes })
+    let [driver, procfs, processes, refused] = numbers.try_into().ok()?;
+    Some(Report { driver: Duration::from_nanos(driver), procfs: Duration::from_nanos(procfs), processes, refused })
 }

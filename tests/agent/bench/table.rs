@@ -102,8 +102,13 @@ pub fn of_the_aims(measured: &[Measured]) -> String {
         (it.size.processes > 0).then(|| (format!("{more:.1} KiB"), more < GROWTH))
     });
     aim(&mut text, measured, "CPU of nvitop-exporter ÷ ours, at least 20", |it, _| {
-        let ratio = it.exporters[1].cpu.alone.as_secs_f64() / it.exporters[0].cpu.alone.as_secs_f64();
-        Some((format!("{ratio:.1}"), ratio >= LESS_CPU))
+        let [ours, theirs] = [0, 1].map(|index| per_second(it, it.exporters[index].cpu.alone));
+        Some((format!("{:.1}", theirs / ours), theirs / ours >= LESS_CPU))
+    });
+    aim(&mut text, measured, "the same with a scrape a second", |it, _| {
+        let [ours, theirs] = [0, 1].map(|index| &it.exporters[index]);
+        let [ours, theirs] = [ours, theirs].map(|row| per_second(it, row.cpu.alone) + per_scrape(it, row));
+        Some((format!("{:.1}", theirs / ours), theirs / ours >= LESS_CPU))
     });
     text
 }

@@ -8,7 +8,9 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use nvml_wrapper_sys::bindings::{
     NVML_GPM_METRICS_GET_VERSION, NvmlLib, nvmlEventTypeXidCriticalError, nvmlFieldValue_t, nvmlGpmMetricsGet_t,
-    nvmlMemory_v2_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSample_t,
+    nvmlMemory_v2_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND, nvmlReturn_enum_NVML_ERROR_TIMEOUT, nvmlReturn_enum_NVML_SUCCESS,
+    nvmlReturn_t, nvmlSample_t,
 };
 
 use crate::script::{Call, FIRST};
@@ -24,8 +26,8 @@ enum Shape {
     Handle,
     /// Places for values.
     Values,
-    /// Numbers that count up from call to call, each until it is so large; then places for values.
-    Numbered(&'static [usize]),
+    /// Numbers, each out of a list; from call to call another combination. Then places for values.
+    Numbered(&'static [&'static [usize]]),
     /// A buffer and its length.
     Text,
     /// A struct of a version and a size.
@@ -35,7 +37,7 @@ enum Shape {
     },
     /// A count and a list of processes.
     Processes,
-    /// A number as above, a count and a list.
+    /// A number that counts up to this, a count and a list.
     List(usize),
     /// Samples of processes since a moment, with their count.
     ProcessSamples,
@@ -54,7 +56,20 @@ enum Shape {
 
 use Shape::*;
 
-/// Lists that begin with a number say what the number counts.
+const LINKS: [usize; 18] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
+const FANS: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// Of `nvmlMemoryLocation_t`, the two that the agent asks for.
+const DRAM: usize = 2;
+const SRAM: usize = 7;
+
+/// Answers that are none of a call that was made wrongly: nothing new, no room yet, nothing came.
+const IN_ORDER: [nvmlReturn_t; 4] = [
+    nvmlReturn_enum_NVML_SUCCESS,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_TIMEOUT,
+];
+
 const SHAPES: &[(&str, Shape)] = &[
     (FIRST, Node),
     ("nvmlSystemGetCudaDriverVersion_v2", Node),
@@ -102,18 +117,18 @@ const SHAPES: &[(&str, Shape)] = &[
     ("nvmlDeviceGetRowRemapperHistogram", Values),
     ("nvmlDeviceGetTotalEnergyConsumption", Values),
     ("nvmlDeviceGetUtilizationRates", Values),
-    ("nvmlDeviceGetClockInfo", Numbered(&[4])),
-    ("nvmlDeviceGetFanSpeed_v2", Numbered(&[16])),
-    ("nvmlDeviceGetMaxClockInfo", Numbered(&[4])),
-    ("nvmlDeviceGetMemoryErrorCounter", Numbered(&[2, 2, 8])),
-    ("nvmlDeviceGetNvLinkErrorCounter", Numbered(&[18, 3])),
-    ("nvmlDeviceGetNvLinkState", Numbered(&[18])),
-    ("nvmlDeviceGetNvLinkVersion", Numbered(&[18])),
-    ("nvmlDeviceGetPcieThroughput", Numbered(&[2])),
-    ("nvmlDeviceGetTemperature", Numbered(&[1])),
-    ("nvmlDeviceGetTemperatureThreshold", Numbered(&[4])),
-    ("nvmlDeviceGetTotalEccErrors", Numbered(&[2, 2])),
-    ("nvmlDeviceGetViolationStatus", Numbered(&[3])),
+    ("nvmlDeviceGetClockInfo", Numbered(&[&[0, 1, 2, 3]])),
+    ("nvmlDeviceGetFanSpeed_v2", Numbered(&[&FANS])),
+    ("nvmlDeviceGetMaxClockInfo", Numbered(&[&[0, 1, 2, 3]])),
+    ("nvmlDeviceGetMemoryErrorCounter", Numbered(&[&[0, 1], &[0, 1], &[DRAM, SRAM]])),
+    ("nvmlDeviceGetNvLinkErrorCounter", Numbered(&[&LINKS, &[0, 1, 2]])),
+    ("nvmlDeviceGetNvLinkState", Numbered(&[&LINKS])),
+    ("nvmlDeviceGetNvLinkVersion", Numbered(&[&LINKS])),
+    ("nvmlDeviceGetPcieThroughput", Numbered(&[&[0, 1]])),
+    ("nvmlDeviceGetTemperature", Numbered(&[&[0]])),
+    ("nvmlDeviceGetTemperatureThreshold", Numbered(&[&[0, 1, 2, 3]])),
+    ("nvmlDeviceGetTotalEccErrors", Numbered(&[&[0, 1], &[0, 1]])),
+    ("nvmlDeviceGetViolationStatus", Numbered(&[&[0, 1, 2]])),
     ("nvmlDeviceGetMemoryInfo_v2", Struct { version: 2, size: size_of::<nvmlMemory_v2_t>() }),
     ("nvmlDeviceGetComputeRunningProcesses_v3", Processes),
     ("nvmlDeviceGetGraphicsRunningProcesses_v3", Processes),
@@ -141,6 +156,8 @@ pub struct Driver {
     functions: BTreeMap<String, (Function, Shape)>,
     handles: BTreeMap<usize, Word>,
     listed: Vec<u32>,
+    /// How many calls of this cycle the driver had no answer to.
+    pub refused: usize,
     /// When a card's processes were last sampled, and its values.
     seen: BTreeMap<(usize, String, usize), u64>,
     gpm: Gpm,
@@ -173,6 +190,7 @@ impl Driver {
             functions: BTreeMap::new(),
             handles: BTreeMap::new(),
             listed: Vec::new(),
+            refused: 0,
             seen: BTreeMap::new(),
             gpm: Gpm::default(),
             events: null_mut(),
@@ -231,14 +249,21 @@ impl Driver {
     pub fn make(&mut self, call: &Call) {
         if call.name == FIRST {
             self.listed.clear();
+            self.refused = 0;
         }
         let (function, shape) = self.functions[&call.name];
         let none = null_mut();
         let card = call.card.and_then(|card| self.handles.get(&card).copied()).unwrap_or(none);
         let [a, b, c, d] = self.places.each_mut().map(|place| place.as_mut_ptr().cast::<c_void>());
-        // SAFETY: of each function the table says what it takes. Places are larger than any struct, lists have as much
+        // Of each function the table says what it takes. Places are larger than any struct, lists have as much
         // room as is said, and handles, samples and sets are the library's own or null, which it refuses.
-        let invoke = |[a, b, c, d, e, f]: [Word; 6]| unsafe { function(a, b, c, d, e, f) };
+        let mut refused = 0;
+        let mut invoke = |[a, b, c, d, e, f]: [Word; 6]| {
+            // SAFETY: see above.
+            let code = unsafe { function(a, b, c, d, e, f) };
+            refused += usize::from(!IN_ORDER.contains(&code));
+            code
+        };
         match shape {
             Node => _ = invoke([a, b, c, d, none, none]),
             NodeText => _ = invoke([a, number(PLACE), none, none, none, none]),
@@ -248,14 +273,14 @@ impl Driver {
                 self.handles.insert(call.before, handle);
             }
             Values => _ = invoke([card, a, b, c, d, none]),
-            Numbered(limits) => {
+            Numbered(choices) => {
                 let mut words = [card, none, none, none, a, b];
                 let mut rest = call.before;
-                for (word, limit) in words[1..].iter_mut().zip(limits) {
-                    *word = number(rest % limit);
-                    rest /= limit;
+                for (word, choice) in words[1..].iter_mut().zip(choices) {
+                    *word = number(choice[rest % choice.len()]);
+                    rest /= choice.len();
                 }
-                for (word, place) in words[1 + limits.len()..].iter_mut().zip([a, b]) {
+                for (word, place) in words[1 + choices.len()..].iter_mut().zip([a, b]) {
                     *word = place;
                 }
                 invoke(words);
@@ -328,6 +353,7 @@ impl Driver {
             }
             Events => _ = invoke([self.events, a, none, none, none, none]),
         }
+        self.refused += refused;
     }
 
     /// Where the next sample of a card goes: into the one that was just made, or else into the older of two.

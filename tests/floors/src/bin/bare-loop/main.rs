@@ -2,8 +2,8 @@
 //! the processes that they list. Nothing is kept, compared, judged or published.
 //!
 //! `bare-loop CALLS LIBRARY REPORT INTERVAL`: the calls as the simulated driver wrote them down, its library, a file in which
-//! stand the CPU time in nanoseconds that went into the driver and into `/proc` so far, and how many processes the last
-//! cycle saw, and the interval in milliseconds.
+//! stand the CPU time in nanoseconds that went into the driver and into `/proc` so far, how many processes the last
+//! cycle saw and how many of its calls had no answer, and the interval in milliseconds.
 
 mod script;
 mod driver;
@@ -44,7 +44,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         (of_driver, of_procfs) = (of_driver + (told - began), of_procfs + (cpu() - told));
         // As wide in every cycle, so that no rest of the line before remains.
-        let line = format!("{:20} {:20} {alive:20}\n", of_driver.as_nanos(), of_procfs.as_nanos());
+        let line =
+            format!("{:20} {:20} {alive:20} {:20}\n", of_driver.as_nanos(), of_procfs.as_nanos(), driver.refused);
         report.write_all_at(line.as_bytes(), 0)?;
         next += interval;
         sleep(next.saturating_duration_since(Instant::now()));
