@@ -16,7 +16,7 @@ const PACKAGES: [&str; 3] = ["nvidia-ml-py==13.615.71", "nvitop==1.7.2", "gpusta
 /// How long a peer may take to start, ask and answer.
 const ANSWER: Duration = Duration::from_secs(120);
 /// How long an installation may take over a slow line, or a build on a slow machine.
-const INSTALLATION: Duration = Duration::from_secs(600);
+pub const INSTALLATION: Duration = Duration::from_secs(600);
 
 /// The cards as nvidia-ml-py is told of them; unknown is null.
 pub fn nvidia_ml_py_sees(scenario: &Path) -> Value {
@@ -92,7 +92,7 @@ pub fn python_with(packages: &[&str]) -> PathBuf {
 }
 
 /// What a command prints, within a time.
-fn output(mut command: Command, limit: Duration) -> String {
+pub fn output(mut command: Command, limit: Duration) -> String {
     let folder = tempfile::tempdir().unwrap();
     let [printed, complained] = ["stdout", "stderr"].map(|name| folder.path().join(name));
     command.stdin(Stdio::null()).stdout(File::create(&printed).unwrap()).stderr(File::create(&complained).unwrap());

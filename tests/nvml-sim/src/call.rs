@@ -2,6 +2,7 @@
 
 use crate::driver::{self, Card, Driver};
 use crate::handle::{Handle, Place};
+use crate::record;
 use crate::scenario::{Gpu, Init, Latency};
 use crate::value::Error;
 use nvml_wrapper_sys::bindings::{nvmlReturn_enum_NVML_SUCCESS, nvmlReturn_t};
@@ -56,6 +57,7 @@ fn initialized() -> Answer {
 
 /// The node once the call has taken its time, unless it is to fail.
 fn passed(name: &str, place: Option<Place>) -> Result<Arc<Driver>, Error> {
+    record::call(name, place);
     let mut slept = false;
     loop {
         let driver = driver::current()?;

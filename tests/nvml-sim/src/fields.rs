@@ -4,6 +4,7 @@ use crate::call::{Device, device_calls};
 use crate::device::{clock_event_time, nvlink};
 use crate::driver::now;
 use crate::pointer::Array;
+use crate::record;
 use crate::scenario::{ClockEvent, Gpu};
 use crate::value::Error;
 use nvml_wrapper_sys::bindings::field_id::*;
@@ -13,7 +14,9 @@ use std::ffi::c_int;
 device_calls! {
     nvmlDeviceGetFieldValues(device, count: c_int, values: Array<nvmlFieldValue_t>) {
         let count = usize::try_from(count).map_err(|_| Error::INVALID_ARGUMENT)?;
-        let answered: Vec<_> = values.values(count)?.into_iter().map(|asked| answered(device, asked)).collect();
+        let asked = values.values(count)?;
+        record::asked(asked.iter().map(|asked| asked.fieldId));
+        let answered: Vec<_> = asked.into_iter().map(|asked| answered(device, asked)).collect();
         values.fill(count, &answered)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::call::{Answer, Device, calls, device_calls};
 use crate::pointer::Out;
+use crate::record;
 use crate::registry::Registry;
 use crate::value::Error;
 use nvml_wrapper_sys::bindings::*;
@@ -35,6 +36,7 @@ calls! {
         taken(asked.sample1)?;
         let known = taken(asked.sample2)?;
         let wanted = asked.metrics.get_mut(..asked.numMetrics as usize).ok_or(Error::INVALID_ARGUMENT)?;
+        record::asked(wanted.iter().map(|metric| metric.metricId));
         for metric in wanted {
             let value = known.get(&metric.metricId).copied().ok_or(Error::NOT_SUPPORTED);
             metric.nvmlReturn = value.map_or_else(|error| error.0, |_| nvmlReturn_enum_NVML_SUCCESS);

@@ -84,6 +84,13 @@
 //! What differs from a driver: pids are of the reader's own PID namespace, which `nvmlSimulated` tells who asks; the
 //! order and the number of the cards are those of the list, even while programs run; nothing can be set.
 //!
+//! # Which calls are made
+//!
+//! Where `NVML_SIM_CALLS` names a file, a line is added to it for each call: its name, then the number of the card if it
+//! is about one (`nvmlDeviceGetName 3`), and of the MIG instance on it (`nvmlDeviceGetName 3/0`). What a call asks for by
+//! a list follows in a line of its own, which a tab begins: the ids of field values and of GPM metrics. That makes every
+//! call slow; without the variable it costs nothing.
+//!
 //! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes,
 //! `nvmlDeviceGetMemoryInfo_v2`, `nvmlDeviceGetMarginTemperature` and the functions about clock events, which were called
 //! throttle reasons.
@@ -104,6 +111,7 @@ mod handle;
 mod mig;
 mod pointer;
 mod processes;
+mod record;
 mod registry;
 mod samples;
 mod system;
