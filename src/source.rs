@@ -307,7 +307,7 @@ impl Sources {
                 present.insert(key);
                 let utilization = seen.utilization(pid);
                 // Outside MIG there are no instances, whatever stands in the fields for them.
-                let instances = if seen.is_under_mig() { listed.instances } else { BTreeMap::new() };
+                let instances = if seen.mig { listed.instances } else { BTreeMap::new() };
                 let memory = listed.memory;
                 Hold { memory, utilization, instances, ..Hold::new(pid, process, listed.kind, since) }
             };
@@ -416,10 +416,6 @@ struct Merged<'a> {
 }
 
 impl Seen {
-    fn is_under_mig(&self) -> bool {
-        self.readings.as_ref().is_ok_and(|told| told.mig_mode == Some(true))
-    }
-
     fn utilization(&self, pid: i32) -> Option<crate::units::Percent> {
         // Under MPS the work of all clients appears as the server's.
         if self.lists.as_ref().is_ok_and(|lists| !lists.mps.is_empty()) {

@@ -391,7 +391,24 @@ fn a_card_that_is_cut_while_the_agent_runs_loses_its_utilisation_and_finds_it_ag
         process_assigned compute_instance=0 gpu_instance=7 pid=alice 1
     "#]],
     );
-    node.change(|scenario| mig(scenario).enabled = false);
+    // A card that once does not tell is as it was.
+    node.change(|scenario| scenario.gpus[0].errors = [("nvmlDeviceGetMigMode".into(), Error::UNKNOWN)].into());
+    check(
+        &agent,
+        &families,
+        &[("alice", &alice)],
+        expect![[r#"
+        mig_info compute_instance=0 gpu_instance=7 mig_uuid=MIG-00000007-0000-4000-8000-000000000000 profile=1g.10gb 1
+        mig_info compute_instance=0 gpu_instance=3 mig_uuid=MIG-00000003-0000-4000-8000-000000000000 profile=1c.2g.20gb 1
+        mig_info compute_instance=1 gpu_instance=3 mig_uuid=MIG-00000003-0001-4000-8000-000000000000 profile=1c.2g.20gb 1
+        process_memory_bytes compute_instance=0 gpu_instance=7 pid=alice 8589934592
+        process_assigned compute_instance=0 gpu_instance=7 pid=alice 1
+    "#]],
+    );
+    node.change(|scenario| {
+        scenario.gpus[0].errors.clear();
+        mig(scenario).enabled = false;
+    });
     node.held(0, &[&alice.with(8)]);
     check(
         &agent,

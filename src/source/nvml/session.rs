@@ -40,6 +40,8 @@ pub struct Seen {
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
+    /// Whether it is cut into instances, as it last said.
+    pub mig: bool,
     pub instances: Vec<Instance>,
 }
 
@@ -93,7 +95,9 @@ impl Session {
             let mut readings = card.read(asked, wanted)?;
             let mut instances = card.instances(asked, &slots)?;
             readings.activity = card.activity(asked, wanted, &mut instances)?;
-            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, instances })
+            readings.mig_mode = slots.mode;
+            let mig = card.mig == Some(true);
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, mig, instances })
         })?;
         let lost = |card: &Card, fault: GpuFault| Seen {
             uuid: card.uuid.clone(),
@@ -102,6 +106,7 @@ impl Session {
             lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
             readings: Err(fault),
             samples: None,
+            mig: false,
             instances: Vec::new(),
         };
         let mut cards: Vec<Seen> =
