@@ -460,7 +460,7 @@ fn check_ratios(agent: &Agent, expected: Expect) {
 
 #[test]
 fn what_the_parts_of_a_card_did_is_told_by_the_cards_and_instances_that_measure_it() {
-    let node = node(MEASURED);
+    let mut node = node(MEASURED);
     let agent = node.start();
     check_ratios(
         &agent,
@@ -486,6 +486,11 @@ fn what_the_parts_of_a_card_did_is_told_by_the_cards_and_instances_that_measure_
     node.configure("metrics: {gpm: false}");
     assert!(agent.reload());
     check_ratios(&agent, expect![[""]]);
+    node.change(|scenario| scenario.errors = [("nvmlGpm*".into(), Error::UNKNOWN)].into());
+    let failed = agent.cycles(2);
+    let failed = failed.all("gpuwarden_nvml_errors_total", &[]).map(|sample| &sample.labels["call"]);
+    assert_eq!(failed.filter(|call| call.starts_with("nvmlGpm")).count(), 0);
+    node.change(|scenario| scenario.errors.clear());
     node.configure("");
     assert!(agent.reload());
     agent.shows("the ratios are back", |page| page.value("gpuwarden_gpu_sm_active_ratio", &[]) == Some(0.9));
