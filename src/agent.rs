@@ -6,7 +6,9 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -242,6 +244,20 @@ impl Agent {
         self.state = policy::settle(step.state, &outcomes, self.sources.now());
         self.enforcer.state_was_saved(self.store.save(&self.state));
         self.publish(snapshot, step.judgements, step.exempt, outcomes, began.elapsed());
+        if let Some(why) = self.sources.stale_driver() {
+            self.start_anew(why);
+        }
+    }
+
+    /// Becomes the same program again, under the same pid and with the same arguments: all that must be kept is on disk.
+    fn start_anew(&self, why: &str) {
+        tracing::warn!(why, "gpuwarden starts anew");
+        let mut arguments = std::env::args_os();
+        let mut program = Command::new("/proc/self/exe");
+        program.arg0(arguments.next().unwrap_or_else(|| "gpuwarden".into())).args(arguments);
+        // It returns only if it failed; then the next turn tries again.
+        let error = program.exec();
+        tracing::error!(%error, "cannot start anew");
     }
 
     /// Waits for the next turn and does what is asked meanwhile. False when the agent is to end.

@@ -146,6 +146,24 @@ pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
             on.outside_mig(on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64()))
         }),
         gauges(
+            "process_memory_controller_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it read or wrote memory of the card.",
+            |on| on.outside_mig(on.part.hold.engines.memory_controller.map(|share| share.ratio())),
+        ),
+        gauges(
+            "process_encoder_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it encoded video.",
+            |on| on.outside_mig(on.part.hold.engines.encoder.map(|share| share.ratio())),
+        ),
+        gauges(
+            "process_decoder_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it decoded video.",
+            |on| on.outside_mig(on.part.hold.engines.decoder.map(|share| share.ratio())),
+        ),
+        gauges(
             "process_assigned",
             PLACE,
             "Whether its owner may use the card now; absent where that is unknown.",

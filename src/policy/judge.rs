@@ -23,7 +23,7 @@ pub(super) struct Judged {
     /// Whether the owner has a right on the card, where that is known and the rule asks.
     pub right: Option<bool>,
     pub evidence: Vec<Evidence>,
-    /// The processes that count and offend, and that may be hit where nothing objects.
+    /// The processes that count and offend, and that may be hit where nothing objects; none unless it is true.
     pub targets: Vec<Target>,
     /// Whom the rights on the card name, other than the owner.
     pub entitled: Vec<Person>,
@@ -84,16 +84,17 @@ impl<'a> Bench<'a> {
             return None;
         }
         let view = View::Process(seen);
+        let truth = self.truth(&view);
         Some(Judged {
             subject: Subject::Process { id: seen.process.id, gpu: seen.gpu.uuid.clone() },
-            truth: self.truth(&view),
+            truth,
             present: true,
             exempt: false,
             owner: seen.person(),
             gpu: Some(card(seen.gpu)),
             right: self.right(seen),
             evidence: self.evidence(&view),
-            targets: targets(std::iter::once((seen, exempt))),
+            targets: targets(Some((seen, exempt)).filter(|_| truth.is_true())),
             entitled: self.entitled(&seen.gpu.uuid, seen.process.uid),
         })
     }
@@ -125,16 +126,17 @@ impl<'a> Bench<'a> {
             footprint: self.rules.footprint,
         };
         let view = View::User(&holder);
+        let truth = self.truth(&view);
         Judged {
             subject: Subject::User { uid, gpu: gpu.cloned() },
-            truth: self.truth(&view),
+            truth,
             present: true,
             exempt: false,
             owner: mine[0].0.person(),
             gpu: holder.gpu.map(card),
             right: gpu.and_then(|_| self.right(mine[0].0)),
             evidence: self.evidence(&view),
-            targets: targets(counted.into_iter()),
+            targets: targets(counted.into_iter().filter(|_| truth.is_true())),
             entitled: gpu.map(|gpu| self.entitled(gpu, Some(uid))).into_iter().flatten().collect(),
         }
     }
@@ -302,7 +304,7 @@ fn card(gpu: &Gpu) -> Card {
 }
 
 /// The processes behind the holds, each once with all its cards.
-fn targets<'s, 'a: 's>(holds: impl Iterator<Item = Held<'s, 'a>>) -> Vec<Target> {
+fn targets<'s, 'a: 's>(holds: impl IntoIterator<Item = Held<'s, 'a>>) -> Vec<Target> {
     let mut targets: BTreeMap<ProcessId, Target> = BTreeMap::new();
     for (seen, exempt) in holds {
         let process = seen.process;

@@ -103,25 +103,34 @@ fn spread(mut parts: BTreeMap<(u32, u32), Option<u64>>) -> (Option<Bytes>, BTree
     (memory.map(Bytes), parts.into_iter().map(|(instance, memory)| (place(instance), memory.map(Bytes))).collect())
 }
 
-/// What a process did since the last cycle, as the driver sampled it.
+/// What a process did since the last cycle, as the driver sampled it: shares of time, each `None` where the driver told
+/// nonsense.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub pid: u32,
-    /// `None` where the driver told nonsense.
-    pub busy: Option<Percent>,
+    pub gpu: Option<Percent>,
+    pub memory_controller: Option<Percent>,
+    pub encoder: Option<Percent>,
+    pub decoder: Option<Percent>,
 }
 
-/// The share of time in which kernels of this process ran. The driver samples only processes that did something: one
-/// without samples did nothing if the card did nothing, or if others account for what it did; otherwise nobody knows.
-pub fn utilization(pid: i32, samples: Option<&[Sample]>, card: Option<Percent>) -> Option<Percent> {
+/// The share of time in which a process kept an engine of the card busy. The driver samples only processes that did
+/// something: one without samples did nothing if the engine did nothing, or if others account for what it did; otherwise
+/// nobody knows.
+pub fn share(
+    pid: i32,
+    samples: Option<&[Sample]>,
+    engine: fn(&Sample) -> Option<Percent>,
+    card: Option<Percent>,
+) -> Option<Percent> {
     let samples = samples?;
     let own: Vec<&Sample> = samples.iter().filter(|sample| i64::from(sample.pid) == i64::from(pid)).collect();
     if !own.is_empty() {
-        let shares: Option<Vec<f64>> = own.iter().map(|sample| sample.busy.map(|share| share.0)).collect();
+        let shares: Option<Vec<f64>> = own.iter().map(|sample| engine(sample).map(|share| share.0)).collect();
         let shares = shares?;
         return Some(Percent(shares.iter().sum::<f64>() / shares.len() as f64));
     }
-    let others = samples.iter().any(|sample| sample.busy.is_some_and(|share| share.0 > 0.0));
+    let others = samples.iter().any(|sample| engine(sample).is_some_and(|share| share.0 > 0.0));
     let idle = card?.0 == 0.0;
     (idle || others).then_some(Percent(0.0))
 }
@@ -241,9 +250,15 @@ mod tests {
 
     #[test]
     fn a_process_without_samples_is_idle_only_where_the_card_or_others_say_so() {
-        let sample = |pid, busy: Option<f64>| Sample { pid, busy: busy.map(Percent) };
+        let sample = |pid, busy: Option<f64>| Sample {
+            pid,
+            gpu: busy.map(Percent),
+            memory_controller: None,
+            encoder: None,
+            decoder: None,
+        };
         let share = |samples: Option<&[Sample]>, card: Option<f64>| {
-            utilization(7, samples, card.map(Percent)).map(|share| share.0)
+            share(7, samples, |sample| sample.gpu, card.map(Percent)).map(|share| share.0)
         };
         for (case, samples, card, expected) in [
             ("its own samples", Some(vec![sample(7, Some(30.0)), sample(7, Some(50.0))]), Some(90.0), Some(40.0)),

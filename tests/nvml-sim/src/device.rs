@@ -108,10 +108,7 @@ device_values! {
     };
     nvmlDeviceGetPerformanceState(device) -> state: nvmlPstates_t = device.performance_state.get()?;
     nvmlDeviceGetPowerState(device) -> state: nvmlPstates_t = device.performance_state.get()?;
-    nvmlDeviceGetCurrentClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
     nvmlDeviceGetCurrentClocksThrottleReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
-    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong =
-        clock_events(device).map(|_| ClockEvent::ALL)?;
     nvmlDeviceGetSupportedClocksThrottleReasons(device) -> reasons: c_ulonglong =
         clock_events(device).map(|_| ClockEvent::ALL)?;
     // In nanoseconds, at a moment in microseconds.
@@ -226,11 +223,6 @@ device_calls! {
         temperature.set(nvmlTemperature_v1_t { temperature: device.temperature.get::<u32>()? as c_int, ..asked })
     }
 
-    nvmlDeviceGetMarginTemperature(device, margin: Out<nvmlMarginTemperature_v1_t>) {
-        let asked = margin.prepared(1)?;
-        margin.set(nvmlMarginTemperature_v1_t { marginTemperature: device.temperature_margin.get()?, ..asked })
-    }
-
     nvmlDeviceGetPciInfoExt(device, pci: Out<nvmlPciInfoExt_v1_t>) {
         let asked = pci.prepared(1)?;
         let nvmlPciInfo_t { domain, bus, device, pciDeviceId, pciSubSystemId, busId, .. } = pci_info(device)?;
@@ -321,8 +313,21 @@ device_calls! {
     }
 }
 
+// Before, these were called throttle reasons.
+#[cfg(not(feature = "old-driver"))]
+device_values! {
+    nvmlDeviceGetCurrentClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
+    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong =
+        clock_events(device).map(|_| ClockEvent::ALL)?;
+}
+
 #[cfg(not(feature = "old-driver"))]
 device_calls! {
+    nvmlDeviceGetMarginTemperature(device, margin: Out<nvmlMarginTemperature_v1_t>) {
+        let asked = margin.prepared(1)?;
+        margin.set(nvmlMarginTemperature_v1_t { marginTemperature: device.temperature_margin.get()?, ..asked })
+    }
+
     nvmlDeviceGetMemoryInfo_v2(device, memory: Out<nvmlMemory_v2_t>) {
         let asked = memory.prepared(2)?;
         let (sizes, used) = memory_of(device)?;
@@ -387,7 +392,7 @@ pub fn clock_event_time(gpu: &Gpu, event: ClockEvent) -> Result<u64, Error> {
     gpu.clock_event_times.get(&event).map(|Span(time)| time * 1000).ok_or(Error::NOT_SUPPORTED)
 }
 
-fn nvlink(gpu: &Gpu, link: c_uint) -> Result<&Value<bool>, Error> {
+pub fn nvlink(gpu: &Gpu, link: c_uint) -> Result<&Value<bool>, Error> {
     some(gpu.nvlink.links.len())?;
     gpu.nvlink.links.get(link as usize).ok_or(Error::INVALID_ARGUMENT)
 }

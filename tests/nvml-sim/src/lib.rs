@@ -11,7 +11,8 @@
 //! renaming another over it. `gpus: [{}, {}]` is a node with two cards that support nothing.
 //!
 //! ```yaml
-//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault
+//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault;
+//!                                     # host_pids: true denies that the driver is simulated
 //! init: ok                            # or an error: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH …
 //! latency: {nvmlDeviceGetMemoryInfo_v2: 30ms, "nvmlEvent*": hang}   # until the scenario says otherwise
 //! errors: {nvmlDeviceGetTemperature: UNKNOWN}    # by name of the call; the longest pattern holds
@@ -83,8 +84,9 @@
 //! What differs from a driver: pids are of the reader's own PID namespace, which `nvmlSimulated` tells who asks; the
 //! order and the number of the cards are those of the list, even while programs run; nothing can be set.
 //!
-//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes and
-//! without `nvmlDeviceGetMemoryInfo_v2`.
+//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes,
+//! `nvmlDeviceGetMemoryInfo_v2`, `nvmlDeviceGetMarginTemperature` and the functions about clock events, which were called
+//! throttle reasons.
 
 #![allow(non_upper_case_globals, non_snake_case, reason = "NVML's names are kept")]
 

@@ -85,6 +85,8 @@ written_down! {
         /// `…RunningProcesses_v3` writes entries of 32 bytes where the caller has room for 24: the fault of some
         /// drivers of the 535 series.
         oversized_process_entries: bool,
+        /// Pids are held to be those of the host, as a real driver's are: `nvmlSimulated` answers 0.
+        host_pids: bool,
     }
 
     /// A card.

@@ -14,6 +14,9 @@ use nvml_wrapper_sys::bindings::{NVML_GPM_METRICS_GET_VERSION, nvmlGpmMetricsGet
 #[derive(Debug)]
 pub struct Sample(nvmlGpmSample_t);
 
+// SAFETY: NVML is thread-safe, and the sample is an address that only the library looks behind.
+unsafe impl Send for Sample {}
+
 impl Sample {
     pub fn allocate(nvml: &Nvml) -> Result<Self, NvmlError> {
         let call = nvml_sym(nvml.lib().nvmlGpmSampleAlloc.as_ref())?;

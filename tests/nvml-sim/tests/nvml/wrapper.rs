@@ -80,6 +80,7 @@ fn the_whole_of_a_card_can_be_asked_for() {
     check("{pci: '00000000:17:00.0'}", |gpu| Ok(gpu.pci_info()?.bus_id), r#""00000000:17:00.0""#);
     check("{mig: {enabled: true}}", |gpu| Ok(gpu.mig_mode()?.current), "1");
     check("{fields: {230: 2}}", |gpu| gpu.field_values_for(&[FieldId(230)])?.remove(0)?.value, "U64(2)");
+    check("{nvlink: {links: [true]}}", |gpu| gpu.field_values_for(&[FieldId(165)])?.remove(0)?.value, "U64(1)");
     check("{pcie: {tx_total: 5GiB}}", |gpu| gpu.field_values_for(&[FieldId(197)])?.remove(0)?.value, "U64(5368709120)");
 }
 
