@@ -315,7 +315,7 @@ impl Sources {
                 let utilization = seen.utilization(pid);
                 let engines = if engines { seen.engines(pid) } else { Engines::default() };
                 // Outside MIG there are no instances, whatever stands in the fields for them.
-                let instances = if seen.is_under_mig() { listed.instances } else { BTreeMap::new() };
+                let instances = if seen.mig { listed.instances } else { BTreeMap::new() };
                 let memory = listed.memory;
                 let hold = Hold::new(pid, process, listed.kind, since);
                 Hold { memory, utilization, engines, instances, ..hold }
@@ -426,10 +426,6 @@ struct Merged<'a> {
 }
 
 impl Seen {
-    fn is_under_mig(&self) -> bool {
-        self.readings.as_ref().is_ok_and(|told| told.mig_mode == Some(true))
-    }
-
     fn utilization(&self, pid: i32) -> Option<Percent> {
         self.share(pid, |sample| sample.gpu, |told| told.utilization)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::causes::chain;
 use crate::http::client::{self, Client, Target};
-use crate::http::view::{Card, CardRight, Next, View, Violation};
+use crate::http::view::{Card, CardRight, Instance, Next, View, Violation};
 use crate::text::{cleaned, misleads};
 use crate::units::{Bytes, Percent, Span};
 
@@ -93,6 +93,7 @@ fn json(body: &str) -> String {
 pub fn table(view: &View) -> String {
     let mut text = heading(view);
     text += &section(&["GPU", "MODEL", "BUSY", "MEMORY", "TEMP", "POWER", "MAY USE"], view.cards.iter().map(card));
+    text += &section(&["GPU", "INSTANCE", "PROFILE", "BUSY", "MEMORY"], view.cards.iter().flat_map(instances));
     let held = view.cards.iter().flat_map(holders);
     text += &section(&["GPU", "USER", "PID", "COMMAND", "MEMORY", "BUSY", "AGE", "ASSIGNED"], held);
     text += &section(&["RULE", "USER", "SUBJECT", "STATE", "RUNG", "NEXT"], view.violations.iter().map(violation));
@@ -130,12 +131,10 @@ fn heading(view: &View) -> String {
 }
 
 fn card(card: &Card) -> Vec<String> {
-    let memory = match (card.memory_used, card.memory_total) {
-        (Some(used), Some(total)) => format!("{} of {}", Bytes(used), Bytes(total)),
-        (used, _) => known(used.map(Bytes)),
-    };
     let busy = match &card.fault {
         Some(fault) => fault.clone(),
+        // Its instances are busy, or not.
+        None if card.mig == Some(true) => "MIG".to_owned(),
         None => known(card.utilization.map(percent)),
     };
     let rights: Vec<String> = card.rights.iter().map(CardRight::name).collect();
@@ -149,18 +148,38 @@ fn card(card: &Card) -> Vec<String> {
         card.index.to_string(),
         known(card.model.as_deref()),
         busy,
-        memory,
+        memory(card.memory_used, card.memory_total),
         known(card.temperature.map(|celsius| format!("{celsius:.0}C"))),
         known(card.power.map(|watts| format!("{watts:.0}W"))),
         rights,
     ]
 }
 
+fn memory(used: Option<u64>, total: Option<u64>) -> String {
+    match (used, total) {
+        (Some(used), Some(total)) => format!("{} of {}", Bytes(used), Bytes(total)),
+        (used, _) => known(used.map(Bytes)),
+    }
+}
+
+fn instances(card: &Card) -> Vec<Vec<String>> {
+    let row = |instance: &Instance| {
+        vec![
+            card.index.to_string(),
+            instance.place.to_string(),
+            known(instance.profile.as_deref()),
+            known(instance.sm_active.map(percent)),
+            memory(instance.memory_used, instance.memory_total),
+        ]
+    };
+    card.instances.iter().map(row).collect()
+}
+
 fn holders(card: &Card) -> Vec<Vec<String>> {
     let of = card.holders.iter().flat_map(|holder| holder.processes.iter().map(move |process| (holder, process)));
     of.map(|(holder, process)| {
         vec![
-            card.index.to_string(),
+            format!("{} {}", card.index, process.places()).trim_end().to_owned(),
             known(holder.user.as_deref()),
             process.pid.to_string(),
             known(process.command.as_deref()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::view::{Action, Card, CardRight, Deed, Holder, Next, Process, SourceState, View, Violation};
+use super::view::{Action, Card, CardRight, Deed, Holder, Instance, Next, Process, SourceState, View, Violation};
 use crate::cycle::Build;
 use crate::text::misleads;
 use crate::units::{Bytes, Percent, Span};
@@ -176,12 +176,16 @@ fn readings(f: &mut fmt::Formatter, card: &Card) -> fmt::Result {
     let line =
         [card.temperature.map(|celsius| format!("{celsius:.0} °C")), card.power.map(|watts| format!("{watts:.0} W"))];
     let line = line.into_iter().flatten().collect::<Vec<_>>().join(" &middot; ");
-    write!(
-        f,
-        "<div>busy {} <span class=\"dim\">{line}</span></div>{}",
-        Known(card.utilization.map(share)),
-        Bar(card.utilization)
-    )?;
+    match card.mig {
+        // Its instances are busy, or not.
+        Some(true) => write!(f, "<div>MIG <span class=\"dim\">{line}</span></div>")?,
+        _ => write!(
+            f,
+            "<div>busy {} <span class=\"dim\">{line}</span></div>{}",
+            Known(card.utilization.map(share)),
+            Bar(card.utilization)
+        )?,
+    }
     write!(
         f,
         "<div>memory {} of {}</div>{}",
@@ -189,6 +193,9 @@ fn readings(f: &mut fmt::Formatter, card: &Card) -> fmt::Result {
         Known(card.memory_total.map(Bytes)),
         Bar(filled),
     )?;
+    if !card.instances.is_empty() {
+        writeln!(f, "<table>{}</table>", Each(&card.instances, InstanceRow))?;
+    }
     match &card.holders_fault {
         Some(fault) => writeln!(f, "<p class=\"no\">who is on it is not known: {}</p>", Text(fault)),
         None if card.holders.is_empty() => writeln!(f, "<p>free</p>"),
@@ -207,6 +214,23 @@ impl Display for Bar {
     }
 }
 
+struct InstanceRow<'a>(&'a Instance);
+
+impl Display for InstanceRow<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Instance { place, uuid, profile, memory_used, memory_total, sm_active } = self.0;
+        writeln!(
+            f,
+            "<tr><td title=\"{}\">{place} {}</td><td class=\"n\">{}</td><td class=\"n\">{} of {}</td></tr>",
+            Text(uuid),
+            Known(profile.as_deref().map(Text)),
+            Known(sm_active.map(share)),
+            Known(memory_used.map(Bytes)),
+            Known(memory_total.map(Bytes)),
+        )
+    }
+}
+
 struct HolderRows<'a>(&'a Holder);
 
 impl Display for HolderRows<'_> {
@@ -222,9 +246,10 @@ impl Display for HolderRows<'_> {
 fn process_row(f: &mut fmt::Formatter, process: &Process) -> fmt::Result {
     let mark = if process.assigned == Some(false) { " <b class=\"no\">not assigned</b>" } else { "" };
     let age = process.age_seconds.map(span);
+    let on = if process.places.is_empty() { String::new() } else { format!(" on {}", process.places()) };
     writeln!(
         f,
-        "<tr><td>{} <span class=\"dim\">{}</span>{mark}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+        "<tr><td>{} <span class=\"dim\">{}{on}</span>{mark}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
         Known(process.command.as_deref().map(Text)),
         process.pid,
         Known(age),

@@ -1,6 +1,7 @@
 //! A cycle as people look at it: `/api/v1/status`, the status page and `gpuwarden status` all show this one value.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
 use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Mode, Outcome, Rule, Subject};
+use crate::snapshot::hold;
 use crate::snapshot::{Gpu, GpuUuid, Grantee, Health, Readings, Right, Snapshot, Source, Truth};
 use crate::units::Bytes;
 
@@ -65,10 +67,31 @@ pub struct Card {
     pub memory_total: Option<u64>,
     pub temperature: Option<f64>,
     pub power: Option<f64>,
+    /// Whether it is cut into MIG instances; then it has no utilisation.
+    pub mig: Option<bool>,
+    pub instances: Vec<Instance>,
     pub holders: Vec<Holder>,
     pub rights: Vec<CardRight>,
     /// Whether these are all: no source is silent, and no name in one could be anybody's or any card's.
     pub rights_known: bool,
+}
+
+/// A MIG instance; compute instances of one GPU instance share its memory and activity.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Instance {
+    pub place: Place,
+    pub uuid: String,
+    pub profile: Option<String>,
+    pub memory_used: Option<u64>,
+    pub memory_total: Option<u64>,
+    /// Share of time in which its multiprocessors had work, where the driver measures it.
+    pub sm_active: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    pub gpu_instance: u32,
+    pub compute_instance: Option<u32>,
 }
 
 /// How the cards are wired, as the driver told it when it was loaded; without entries where it does not tell.
@@ -112,6 +135,8 @@ pub struct Process {
     pub memory: Option<u64>,
     pub utilization: Option<f64>,
     pub age_seconds: Option<f64>,
+    /// Where it is on a card that is cut into MIG instances.
+    pub places: Vec<Place>,
     /// May its owner use this card now?
     pub assigned: Option<bool>,
 }
@@ -271,6 +296,8 @@ impl Card {
             memory_total: bytes(|told| told.memory.total),
             temperature: told.and_then(|told| told.temperature).map(|celsius| celsius.0),
             power: told.and_then(|told| told.power).map(|watts| watts.0),
+            mig: told.and_then(|told| told.mig_mode),
+            instances: told.map_or(&[][..], |_| &gpu.instances).iter().map(Instance::of).collect(),
             holders: holders.collect(),
             rights_known: seen.assignments.are_known(&gpu.uuid, seen.at.wall),
             rights: rights
@@ -281,7 +308,41 @@ impl Card {
     }
 }
 
+impl Instance {
+    fn of(instance: &crate::snapshot::gpu::Instance) -> Self {
+        let memory = &instance.memory;
+        Self {
+            place: Place::of(&instance.place),
+            uuid: instance.uuid.clone(),
+            profile: instance.profile.clone(),
+            memory_used: memory.used.map(|bytes| bytes.0),
+            memory_total: memory.total.map(|bytes| bytes.0),
+            sm_active: instance.activity.active.get("sm").map(|share| share.ratio()),
+        }
+    }
+}
+
+impl Place {
+    fn of(place: &hold::Place) -> Self {
+        Self { gpu_instance: place.gpu_instance, compute_instance: place.compute_instance }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self.compute_instance {
+            Some(compute_instance) => write!(f, "{}/{compute_instance}", self.gpu_instance),
+            None => write!(f, "{}/?", self.gpu_instance),
+        }
+    }
+}
+
 impl Process {
+    /// The places in short, as `7/0 3/1`; empty on a card that is whole.
+    pub fn places(&self) -> String {
+        self.places.iter().map(Place::to_string).collect::<Vec<_>>().join(" ")
+    }
+
     fn of(cycle: &Cycle, part: &Part) -> Self {
         let age = part.process.map(|process| cycle.seen.at.boot.saturating_sub(process.id.start()));
         Self {
@@ -290,6 +351,7 @@ impl Process {
             memory: part.hold.memory.map(|bytes| bytes.0),
             utilization: part.hold.utilization.map(|share| share.ratio()),
             age_seconds: age.map(|age| age.as_secs_f64()),
+            places: part.hold.instances.keys().map(Place::of).collect(),
             assigned: part.assigned(&cycle.seen).known(),
         }
     }
@@ -444,5 +506,44 @@ impl Action {
             detail: detail(&recent.result),
             times: recent.times,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::cycle::fixture;
+    use crate::snapshot::gpu;
+    use crate::snapshot::readings::{Activity, Memory};
+
+    /// Every key, at whatever depth.
+    fn keys(value: &Value, into: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(key, value)| {
+                into.insert(key.clone());
+                keys(value, into);
+            }),
+            Value::Array(items) => items.iter().for_each(|item| keys(item, into)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_every_key_and_no_other() {
+        let mut cycle = fixture::cycle();
+        let place = hold::Place { gpu_instance: 7, compute_instance: None };
+        let (memory, activity) = (Memory::default(), Activity::default());
+        let card = &mut cycle.seen.gpus.as_mut().unwrap()[0];
+        card.instances.push(gpu::Instance { uuid: "MIG-7".into(), place, profile: None, memory, activity });
+        let mut there = BTreeSet::new();
+        keys(&serde_json::to_value(View::of(&cycle)).unwrap(), &mut there);
+        let rows = include_str!("../../docs/status.md").lines().filter_map(|line| line.strip_prefix("| `"));
+        let named = rows.flat_map(|row| row.split(" | ").next().unwrap().split(", "));
+        let documented: BTreeSet<String> = named.map(|key| key.trim_matches('`').to_owned()).collect();
+        assert_eq!(there, documented);
     }
 }

@@ -1,7 +1,9 @@
 //! Cards that are cut into MIG instances, and what the parts of cards were doing (GPM).
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
+use crate::harness::node::agent_binary;
 use crate::harness::worker::SLEEPS;
 use crate::harness::{Agent, Node, Page, Worker, root};
 use crate::pages::promtool_is_silent;
@@ -137,6 +139,47 @@ fn each_instance_has_its_processes_and_the_card_is_counted_once() {
         user_processes 1
     "#]],
     );
+}
+
+#[test]
+fn people_see_the_instances_and_who_is_on_which() {
+    if !root("a person of one's own") {
+        return;
+    }
+    let mut node = node(CUT);
+    let alice = node.runs(node.alice, SLEEPS);
+    node.held(0, &[&on(&alice, 8, 7, 0), &on(&alice, 5, 3, 1)]);
+    let agent = node.start();
+    agent.cycles(1);
+    let status = Command::new(agent_binary()).args(["status", "--url", &format!("http://{}", agent.address)]).output();
+    let status = String::from_utf8(status.unwrap().stdout).unwrap();
+    let tables = status.split_once("\n\n").unwrap().1.replace(&alice.pid().to_string(), "PID");
+    // How old it is, and how wide a pid, is another each time.
+    let is_age = |word: &str| word.strip_suffix('s').is_some_and(|seconds| seconds.parse::<u32>().is_ok());
+    let steady = |line: &str| {
+        let words = line.split_whitespace().map(|word| if is_age(word) { "AGE" } else { word });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let tables: Vec<String> = tables.lines().map(steady).collect();
+    expect![[r#"
+        GPU MODEL BUSY MEMORY TEMP POWER MAY USE
+        0 NVIDIA H100 80GB HBM3 MIG 13GiB of 80GiB ? ? everyone
+
+        GPU INSTANCE PROFILE BUSY MEMORY
+        0 7/0 1g.10gb ? 8GiB of 10GiB
+        0 3/0 1c.2g.20gb ? 6GiB of 20GiB
+        0 3/1 1c.2g.20gb ? 6GiB of 20GiB
+
+        GPU USER PID COMMAND MEMORY BUSY AGE ASSIGNED
+        0 3/1 7/0 alice PID sleep 13GiB ? AGE yes"#]]
+    .assert_eq(&tables.join("\n"));
+    let page = agent.get("/").unwrap().body;
+    assert!(page.contains("7/0 1g.10gb") && page.contains(&format!("{} on 3/1 7/0", alice.pid())), "{page}");
+    assert!(!page.contains("busy"), "{page}");
+    let card = agent.get("/api/v1/status").unwrap().json()["cards"][0].clone();
+    assert_eq!(card["mig"], true);
+    assert_eq!(card["instances"][1]["place"]["gpu_instance"], 3);
+    assert_eq!(card["instances"][1]["memory_used"], 6_u64 << 30);
 }
 
 #[test]
@@ -348,7 +391,24 @@ fn a_card_that_is_cut_while_the_agent_runs_loses_its_utilisation_and_finds_it_ag
         process_assigned compute_instance=0 gpu_instance=7 pid=alice 1
     "#]],
     );
-    node.change(|scenario| mig(scenario).enabled = false);
+    // A card that once does not tell is as it was.
+    node.change(|scenario| scenario.gpus[0].errors = [("nvmlDeviceGetMigMode".into(), Error::UNKNOWN)].into());
+    check(
+        &agent,
+        &families,
+        &[("alice", &alice)],
+        expect![[r#"
+        mig_info compute_instance=0 gpu_instance=7 mig_uuid=MIG-00000007-0000-4000-8000-000000000000 profile=1g.10gb 1
+        mig_info compute_instance=0 gpu_instance=3 mig_uuid=MIG-00000003-0000-4000-8000-000000000000 profile=1c.2g.20gb 1
+        mig_info compute_instance=1 gpu_instance=3 mig_uuid=MIG-00000003-0001-4000-8000-000000000000 profile=1c.2g.20gb 1
+        process_memory_bytes compute_instance=0 gpu_instance=7 pid=alice 8589934592
+        process_assigned compute_instance=0 gpu_instance=7 pid=alice 1
+    "#]],
+    );
+    node.change(|scenario| {
+        scenario.gpus[0].errors.clear();
+        mig(scenario).enabled = false;
+    });
     node.held(0, &[&alice.with(8)]);
     check(
         &agent,
@@ -400,7 +460,7 @@ fn check_ratios(agent: &Agent, expected: Expect) {
 
 #[test]
 fn what_the_parts_of_a_card_did_is_told_by_the_cards_and_instances_that_measure_it() {
-    let node = node(MEASURED);
+    let mut node = node(MEASURED);
     let agent = node.start();
     check_ratios(
         &agent,
@@ -426,6 +486,11 @@ fn what_the_parts_of_a_card_did_is_told_by_the_cards_and_instances_that_measure_
     node.configure("metrics: {gpm: false}");
     assert!(agent.reload());
     check_ratios(&agent, expect![[""]]);
+    node.change(|scenario| scenario.errors = [("nvmlGpm*".into(), Error::UNKNOWN)].into());
+    let failed = agent.cycles(2);
+    let failed = failed.all("gpuwarden_nvml_errors_total", &[]).map(|sample| &sample.labels["call"]);
+    assert_eq!(failed.filter(|call| call.starts_with("nvmlGpm")).count(), 0);
+    node.change(|scenario| scenario.errors.clear());
     node.configure("");
     assert!(agent.reload());
     agent.shows("the ratios are back", |page| page.value("gpuwarden_gpu_sm_active_ratio", &[]) == Some(0.9));
@@ -484,6 +549,8 @@ fn samples_are_given_back_when_an_instance_goes_the_switch_is_turned_or_the_driv
         node.change(|scenario| scenario.errors.clear());
         agent.shows("the driver is back", all);
     }
+    // The driver was shut down twice meanwhile.
+    assert!(!agent.log().contains("were not given back"), "{}", agent.log());
     assert_eq!(agent.page().all("gpuwarden_nvml_errors_total", &[("call", "nvmlGpmSampleAlloc")]).count(), 0);
     assert_eq!(agent.page().all("gpuwarden_nvml_errors_total", &[("call", "nvmlGpmSampleFree")]).count(), 0);
 }

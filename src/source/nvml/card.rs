@@ -232,7 +232,6 @@ impl Card {
             recovery_action: numbers.of(fields::RECOVERY_ACTION),
             persistence_mode: ask!(self, asked, "nvmlDeviceGetPersistenceMode", |d| d.is_in_persistent_mode()),
             compute_mode: ask!(self, asked, "nvmlDeviceGetComputeMode", |d| d.compute_mode()).map(|mode| mode.as_c()),
-            mig_mode: self.mig,
             ..Readings::default()
         })
     }

@@ -46,8 +46,8 @@ struct Meter {
 }
 
 impl Card {
-    /// The activity of the card since its last sample, and into the instances that of theirs. It is asked last: some
-    /// drivers of the 535 series were seen to answer the questions after it wrongly.
+    /// The activity of the card since its last sample, and into the instances that of theirs. It is asked last: for drivers
+    /// of the 535 series there are reports of questions about memory that fail after it.
     pub fn activity(
         &mut self,
         asked: &mut Asked,

@@ -27,6 +27,8 @@ pub struct Slot<'a> {
 /// The instances of a card in this cycle.
 #[derive(Default)]
 pub struct Slots<'a> {
+    /// Whether the card said that it is under MIG, or is not.
+    pub mode: Option<bool>,
     all: Vec<Slot<'a>>,
     /// There are others, that did not even say who they are.
     mute: bool,
@@ -49,14 +51,17 @@ pub struct Known {
 impl Card {
     /// Whether the card is under MIG now, and if so its instances.
     pub fn slots<'a>(&mut self, asked: &mut Asked<'a>) -> Result<Slots<'a>, Trouble> {
-        let mig = ask!(self, asked, "nvmlDeviceGetMigMode", |d| d.mig_mode()).map(|mode| mode.current == 1);
+        const MODE: (&str, u32) = ("nvmlDeviceGetMigMode", 0);
+        let mode = asked.value(&mut self.refused, MODE, |d| d.mig_mode())?.map(|mode| mode.current == 1);
+        // A card that once does not tell is as it was.
+        let mig = if mode.is_some() || self.refused.contains(&MODE) { mode } else { self.mig };
         if mig != self.mig {
             // What was refused under MIG may be told without, and the other way round.
             self.refused.clear();
             self.gpm.free(asked.nvml, asked.calls);
             self.mig = mig;
         }
-        let mut slots = Slots::default();
+        let mut slots = Slots { mode, ..Slots::default() };
         if mig == Some(true) {
             let most = ask!(self, asked, "nvmlDeviceGetMaxMigDeviceCount", |d| d.mig_device_count());
             slots.mute = most.is_none();

@@ -41,6 +41,8 @@ pub struct Seen {
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
+    /// Whether it is cut into instances, as it last said.
+    pub mig: bool,
     pub xids: BTreeMap<u64, Xid>,
     pub instances: Vec<Instance>,
 }
@@ -116,9 +118,11 @@ impl Session {
             let mut readings = card.read(asked, wanted)?;
             let mut instances = card.instances(asked, &slots)?;
             readings.activity = card.activity(asked, wanted, &mut instances)?;
+            readings.mig_mode = slots.mode;
+            let mig = card.mig == Some(true);
             xids.listen(card, asked)?;
             let xids = BTreeMap::new();
-            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, instances, xids })
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, mig, instances, xids })
         })?;
         if let Some(nvml) = &self.nvml {
             xids.count(nvml, &mut self.calls, &mut self.cards);
@@ -131,6 +135,7 @@ impl Session {
             lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
             readings: Err(fault),
             samples: None,
+            mig: false,
             xids: BTreeMap::new(),
             instances: Vec::new(),
         };

@@ -33,7 +33,11 @@ pub fn init(name: &str) -> nvmlReturn_t {
 pub fn shutdown(name: &str) -> nvmlReturn_t {
     answer(name, |_| {
         let leave = |users: usize| users.checked_sub(1);
-        USERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).map(|_| ()).map_err(|_| Error::UNINITIALIZED)
+        let users = USERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).map_err(|_| Error::UNINITIALIZED)?;
+        if users == 1 {
+            crate::gpm::complain_of_samples();
+        }
+        Ok(())
     })
 }
 

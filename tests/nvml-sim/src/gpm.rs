@@ -66,6 +66,13 @@ device_calls! {
     }
 }
 
+/// Who shuts the library down should have given all samples back.
+pub fn complain_of_samples() {
+    if SAMPLES.len() > 0 {
+        eprintln!("nvml-sim: {} GPM samples were not given back", SAMPLES.len());
+    }
+}
+
 fn supported(device: &Device) -> bool {
     let by_instance =
         || device.mig.known().is_ok_and(|mig| mig.instances.iter().any(|instance| instance.gpm.known().is_ok()));

@@ -71,7 +71,7 @@
 //!         gpu_instance: 7             # on a MIG instance
 //!         compute_instance: 0
 //! topology: [{gpus: [0, 1], level: single}]   # internal, multiple, hostbridge, node, system; other pairs by numa_node
-//! gpm_samples: 16                     # room for so many, any number if left out
+//! gpm_samples: 16                     # room for so many, any number if left out; nvmlShutdown complains of any that are left
 //! ```
 //!
 //! Any value of a card may be `{error: NAME}` instead; a value that is left out is `NOT_SUPPORTED`. Sizes are in `B` to
