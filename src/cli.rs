@@ -27,7 +27,7 @@ pub enum Command {
     Serve(Serve),
     /// The agent on a simulated node with four cards, and children that break the rules
     Demo(Demo),
-    /// Prints every error of configurations, rule files and rule tests; exit code 78 if there is one
+    /// Prints every error of configurations, rule files, rule tests and web configurations; exit code 78 if there is one
     Check {
         /// Files to check, told apart by their keys; /etc/gpuwarden/gpuwarden.yaml if none is given
         #[arg(value_name = "FILE")]
@@ -177,6 +177,10 @@ mod tests {
             (serve.enable_lifecycle, serve.log.level, serve.log.format),
             (true, LogLevel::Debug, LogFormat::Json)
         );
+        let line = "gpuwarden serve --web.systemd-socket --web.config.file=web.yml --web.listen-address=localhost:9845";
+        let Ok(Command::Serve(serve)) = read(line) else { panic!() };
+        assert_eq!((serve.systemd_socket, serve.web_config_file), (true, Some("web.yml".into())));
+        assert_eq!(serve.listen_addresses, [ListenAddress::Named("localhost:9845".into())]);
         let Ok(Command::Demo(demo)) = read("gpuwarden demo --for 1m30s") else { panic!() };
         assert_eq!(demo.length, Some(Duration::from_secs(90)));
         let Ok(Command::Check { files }) = read("gpuwarden check") else { panic!() };

@@ -182,8 +182,7 @@ impl Service {
             service_fn(|request| {
                 let (service, client) = (self.clone(), client.clone());
                 async move {
-                    client.asks();
-                    let answer = service.answer(request).await;
+                    let answer = service.answer(request, &client).await;
                     Ok::<_, Infallible>(answer.map(|body| Handed::new(body, client)))
                 }
             }),
@@ -193,11 +192,18 @@ impl Service {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let Some((live, passwords)) = &self.web else { return self.say(&request).await };
+    async fn answer(&self, request: Request<Incoming>, client: &Client) -> Answer {
+        let Some((live, passwords)) = &self.web else {
+            client.asks();
+            return self.say(&request).await;
+        };
         let web = live.web();
         let mut answer = match let_in(&web, passwords, request.headers()).await {
-            Ok(()) => self.say(&request).await,
+            Ok(()) => {
+                client.asks();
+                self.say(&request).await
+            }
+            // Who may not ask still waits, and others may have his place.
             Err(refusal) => refusal,
         };
         for (name, value) in &web.headers {

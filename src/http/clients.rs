@@ -1,6 +1,6 @@
 //! Who is connected, and for how long: nobody who is slow, or many, keeps anybody else from the page.
 //!
-//! A client waits (for its handshake, or with its next question) or is answered. When all places are taken, one who waits
+//! A client waits (for its handshake, with its next question, for its password to be compared) or is answered. When all places are taken, one who waits
 //! has to go, of the peer that takes most places the one who has waited longest; one who is answered goes only when it has
 //! stopped reading. Each phase has its limit besides.
 
@@ -60,7 +60,7 @@ impl Peer {
 enum Phase {
     /// No question has come in whole yet, or none after the last answer; until then it must.
     Waits { since: Instant, until: Instant },
-    /// A question came in whole. When the client last took something of the answer, and whether the connection has all of
+    /// A question came in whole, and may be asked. When the client last took something of the answer, and whether the connection has all of
     /// that.
     Answered { since: Instant, took: Option<Instant>, handed_over: bool },
 }
@@ -84,7 +84,7 @@ impl Client {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A question has come in whole.
+    /// A question that may be asked has come in whole.
     pub fn asks(&self) {
         let now = Instant::now();
         *self.phase() = Phase::Answered { since: now, took: None, handed_over: false };
