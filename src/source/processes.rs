@@ -187,7 +187,8 @@ impl Processes {
         let id = ProcessId { pid: stat.pid, started: stat.started };
         if let Some(kept) = self.kept.get_mut(&id).filter(|kept| trusting && kept.is_trusted(&marks)) {
             kept.trusted_for -= 1;
-            return Ok(Ok(Process { host_memory: stat.resident, host_cpu: Some(stat.cpu), ..kept.process.clone() }));
+            let host_memory = dir.resident().ok().flatten();
+            return Ok(Ok(Process { host_memory, host_cpu: Some(stat.cpu), ..kept.process.clone() }));
         }
         let kept = facts(procfs, standpoint, &dir, &stat, marks, self.kept.get(&id));
         let process = kept.process.clone();
@@ -257,7 +258,7 @@ fn facts(
             .map_or_else(|| executable.as_ref().map(|file| file.path.clone()), |kept| kept.process.executable.clone()),
         command_line: same.map_or_else(|| dir.command_line().ok().flatten(), |kept| kept.process.command_line.clone()),
         protection,
-        host_memory: stat.resident,
+        host_memory: dir.resident().ok().flatten(),
         host_cpu: Some(stat.cpu),
     };
     // Not all in one cycle.

@@ -52,6 +52,7 @@ impl Forged {
         let line =
             format!("{pid} ({name}) S {parent} 1 1 0 -1 {flags} 0 0 0 0 150 50 0 0 20 0 1 0 {started} 9000000 3");
         self.write(&format!("{pid}/stat"), &line);
+        self.write(&format!("{pid}/statm"), "9 3 1 1 0 5 0\n");
     }
 
     fn process(&self, pid: i32, parent: i32, name: &str, cgroup: &str) {

@@ -11,9 +11,10 @@ use std::path::PathBuf;
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, readlinkat, statx};
 use rustix::io::read;
+use rustix::param::page_size;
 
 use super::{Executable, Stat, Status, command, executable, namespace};
-use crate::units::Uid;
+use crate::units::{Bytes, Uid};
 
 /// More than the files of a process hold, as a rule.
 const USUAL: usize = 4096;
@@ -38,6 +39,12 @@ impl Dir {
 
     pub fn status(&self) -> io::Result<Option<Status>> {
         self.parsed("status", Status::parse)
+    }
+
+    /// Resident memory, by `statm`: what `stat` tells of it is behind by some pages for each processor (`get_mm_rss`,
+    /// `include/linux/mm.h`). None for kernel threads and zombies, which have no memory of their own.
+    pub fn resident(&self) -> io::Result<Option<Bytes>> {
+        Ok(self.parsed("statm", |text| Some(resident(text)))?.flatten())
     }
 
     /// The text of its cgroup file, for `source::cgroup` to read.
@@ -110,11 +117,31 @@ impl Dir {
     }
 }
 
+/// The second field of `statm` in bytes, where the first is not 0 (proc_pid_statm(5)).
+fn resident(statm: &[u8]) -> Option<Bytes> {
+    let mut pages = std::str::from_utf8(statm).ok()?.split_ascii_whitespace().map(str::parse::<u64>);
+    let (size, resident) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    (size > 0).then(|| Bytes(resident.saturating_mul(page_size() as u64)))
+}
+
 /// A process that is gone is no error: its directory is gone, or its files no longer answer (ESRCH).
 fn present<T>(answer: rustix::io::Result<T>) -> io::Result<Option<T>> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => Ok(None),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resident_memory_is_the_second_field_in_pages() {
+        assert_eq!(resident(b"25 3 1 1 0 10 0\n"), Some(Bytes(3 * page_size() as u64)));
+        for none in ["0 0 0 0 0 0 0\n", "", "7", "x 3 1"] {
+            assert_eq!(resident(none.as_bytes()), None, "{none}");
+        }
     }
 }

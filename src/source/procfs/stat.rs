@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::param::page_size;
-
 use crate::snapshot::process::TICKS_PER_SECOND;
-use crate::units::Bytes;
 
 /// A thread of the kernel itself (`include/linux/sched.h`).
 const PF_KTHREAD: u64 = 0x0020_0000;
@@ -28,8 +25,6 @@ pub struct Stat {
     pub started: u64,
     /// User and system time.
     pub cpu: Duration,
-    /// Resident memory; none for kernel threads and zombies, which have no memory of their own.
-    pub resident: Option<Bytes>,
     pub image: Option<Image>,
 }
 
@@ -58,8 +53,6 @@ impl Stat {
         let number = |at: usize| field(at)?.parse::<u64>().ok();
         let id = |at: usize| field(at)?.parse::<i32>().ok();
         let ticks = number(14)?.checked_add(number(15)?)?;
-        let memory = number(23).filter(|virtual_memory| *virtual_memory > 0);
-        let pages = memory.and_then(|_| number(24));
         Some(Self {
             pid: std::str::from_utf8(&text[..open]).ok()?.trim().parse().ok()?,
             name: String::from_utf8_lossy(name).into_owned(),
@@ -70,7 +63,6 @@ impl Stat {
             threads: number(20)?,
             started: number(22)?,
             cpu: Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?),
-            resident: pages.map(|pages| Bytes(pages.saturating_mul(page_size() as u64))),
             image: Image::parse(number),
         })
     }

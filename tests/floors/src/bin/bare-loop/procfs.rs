@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::{Errno, read};
 
 /// The files of its directory; and the directory itself is asked for its owner.
-const FILES: [&str; 2] = ["stat", "cgroup"];
+const FILES: [&str; 3] = ["stat", "statm", "cgroup"];
 
 pub struct Procfs(OwnedFd);
 
