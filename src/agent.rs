@@ -6,7 +6,9 @@ use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -23,7 +25,7 @@ use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
 use crate::enforce::Enforcer;
-use crate::http::{AskReload, ListenAddress, Listener, Published, Server};
+use crate::http::{self, AskReload, ListenAddress, Listener, Published, Server, web};
 use crate::notify::Channels;
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
@@ -53,6 +55,8 @@ pub enum Error {
     Control(#[from] control::Error),
     #[error("cannot listen on {address}; choose another with --web.listen-address")]
     Listen { address: ListenAddress, source: io::Error },
+    #[error("cannot serve on the sockets of systemd; see --web.systemd-socket")]
+    Passed(#[source] io::Error),
     #[error("{} is no procfs; see --path.procfs", path.display())]
     Procfs { path: PathBuf },
     #[error("cannot start a thread")]
@@ -88,8 +92,9 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     if config.mode == Mode::Enforce && !nix::unistd::geteuid().is_root() {
         tracing::warn!("not root: only processes of the agent's own user can be signalled, unless it has CAP_KILL");
     }
+    let web = options.web_config_file.as_deref().map(web::Live::open).transpose().map_err(Error::Config)?;
     // Ports first: an agent that cannot serve must not act.
-    let listeners: Vec<Listener> = options.listen_addresses.iter().map(bind).collect::<Result<_, _>>()?;
+    let listeners = listeners(options)?;
     let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
     tracing::info!(addresses, "listening");
     let state_dir = StateDir::open(&config.state_dir)?;
@@ -98,9 +103,16 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let (publish, published) = watch::channel(Arc::new(Published::before(&Build::THIS)));
     let ask: AskReload = Box::new(move |answer| drop(send.send(Request::Reload(Some(answer)))));
     let _server =
-        Server::start(listeners, published, options.enable_lifecycle.then_some(ask)).map_err(Error::Thread)?;
+        Server::start(listeners, published, options.enable_lifecycle.then_some(ask), web).map_err(Error::Thread)?;
     Agent::new(options, config, state_dir, publish)?.run(&requests);
     Ok(())
+}
+
+fn listeners(options: &cli::Serve) -> Result<Vec<Listener>, Error> {
+    if options.systemd_socket {
+        return http::passed().map_err(Error::Passed);
+    }
+    options.listen_addresses.iter().map(bind).collect()
 }
 
 fn bind(address: &ListenAddress) -> Result<Listener, Error> {
@@ -242,6 +254,20 @@ impl Agent {
         self.state = policy::settle(step.state, &outcomes, self.sources.now());
         self.enforcer.state_was_saved(self.store.save(&self.state));
         self.publish(snapshot, step.judgements, step.exempt, outcomes, began.elapsed());
+        if let Some(why) = self.sources.stale_driver() {
+            self.start_anew(why);
+        }
+    }
+
+    /// Becomes the same program again, under the same pid and with the same arguments: all that must be kept is on disk.
+    fn start_anew(&self, why: &str) {
+        tracing::warn!(why, "gpuwarden starts anew");
+        let mut arguments = std::env::args_os();
+        let mut program = Command::new("/proc/self/exe");
+        program.arg0(arguments.next().unwrap_or_else(|| "gpuwarden".into())).args(arguments);
+        // It returns only if it failed; then the next turn tries again.
+        let error = program.exec();
+        tracing::error!(%error, "cannot start anew");
     }
 
     /// Waits for the next turn and does what is asked meanwhile. False when the agent is to end.
@@ -292,7 +318,7 @@ impl Agent {
     fn publish(
         &mut self,
         seen: Snapshot,
-        judgements: Vec<Judgement>,
+        mut judgements: Vec<Judgement>,
         exempt: BTreeSet<ProcessId>,
         outcomes: Vec<Outcome>,
         took: Duration,
@@ -305,6 +331,10 @@ impl Agent {
             took,
             setup: &self.setup,
         });
+        // Nobody asks why a rule is not broken, and it would be the largest part of what is kept of a cycle.
+        for clear in judgements.iter_mut().filter(|judgement| !self.is_violation(judgement)) {
+            clear.evidence = Vec::new();
+        }
         let cycle = Arc::new(Cycle {
             agent: cycle::Agent::observe(),
             seen,
@@ -323,6 +353,10 @@ impl Agent {
         });
         self.publish.send_replace(Arc::new(Published::new(cycle.clone())));
         self.last = Some(cycle);
+    }
+
+    fn is_violation(&self, judgement: &Judgement) -> bool {
+        self.state.standing(&judgement.key, judgement.truth).is_violation()
     }
 
     fn answer_reload(&mut self, answers: Vec<ReloadAnswer>) {

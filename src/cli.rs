@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::config::check::DEFAULT_FILE;
 use crate::control::Reset;
 use crate::http::ListenAddress;
+use crate::http::client::Target;
 use crate::status::Output;
 use crate::units::{Malformed, Span};
 
@@ -56,6 +57,12 @@ pub struct Serve {
     /// Addresses to serve the page and /metrics on; may be given several times
     #[arg(long = "web.listen-address", value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = str::parse::<ListenAddress>)]
     pub listen_addresses: Vec<ListenAddress>,
+    /// Serve on the sockets that systemd passes, and on no address
+    #[arg(long = "web.systemd-socket")]
+    pub systemd_socket: bool,
+    /// TLS, basic authentication and headers, in the format of Prometheus' exporter-toolkit
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config_file: Option<PathBuf>,
     /// Reload on POST /-/reload
     #[arg(long = "web.enable-lifecycle")]
     pub enable_lifecycle: bool,
@@ -106,9 +113,8 @@ pub struct Demo {
 
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The agent to ask
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9845")]
-    pub url: String,
+    #[command(flatten)]
+    pub target: Target,
     /// Ask again and again
     #[arg(long)]
     pub watch: bool,
@@ -121,6 +127,7 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:9845";
 fn port(text: &str) -> Result<SocketAddr, String> {
     match text.parse()? {
         ListenAddress::Tcp(address) => Ok(address),
+        ListenAddress::Named(name) => ListenAddress::resolve(&name).map_err(|error| error.to_string()),
         ListenAddress::Unix(_) => Err("expected an IP address and a port: the demo listens on no socket".into()),
     }
 }
@@ -151,9 +158,13 @@ mod tests {
         assert_eq!(serve.listen_addresses, ["127.0.0.1:9845".parse().unwrap()]);
         assert_eq!(serve.procfs.to_str(), Some("/proc"));
         assert_eq!((serve.enable_lifecycle, serve.nvml_library), (false, None));
+        assert_eq!((serve.systemd_socket, serve.web_config_file), (false, None));
         assert_eq!((serve.log.level, serve.log.format), (LogLevel::Info, LogFormat::Logfmt));
         let Ok(Command::Status(status)) = read("gpuwarden status") else { panic!() };
-        assert_eq!((status.url.as_str(), status.watch, status.output), ("http://127.0.0.1:9845", false, Output::Table));
+        assert_eq!(
+            (status.target.url.as_str(), status.watch, status.output),
+            ("http://127.0.0.1:9845", false, Output::Table)
+        );
     }
 
     #[test]
@@ -192,6 +203,9 @@ mod tests {
             "gpuwarden reset",
             "gpuwarden reset everything",
             "gpuwarden status -o yaml",
+            "gpuwarden status --user alice",
+            "gpuwarden status --password-file x",
+            "gpuwarden status --cert-file x",
         ] {
             assert_eq!(read(line).err(), Some(2), "{line}");
         }

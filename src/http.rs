@@ -1,49 +1,52 @@
 //! What the agent shows over HTTP: the page for Prometheus, the page for people, health. Every answer is made of the last
 //! cycle that was published; nothing here acts on processes, and nothing waits for a cycle.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
 
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, CONTENT_ENCODING, HeaderValue, VARY, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
-use tokio::task::AbortHandle;
+use tokio_rustls::TlsAcceptor;
 
 use crate::cycle::{Build, Cycle};
 use crate::export;
 
 mod answer;
 pub mod client;
+mod clients;
+mod encoding;
 mod listen;
 mod page;
 pub mod view;
+pub mod web;
 #[cfg(test)]
 mod tests;
 
 use answer::Answer;
-pub use listen::{ListenAddress, Listener};
-
-/// How long a client may take for the head of a request, and how long it may be silent between two.
-const HEAD_WITHIN: Duration = Duration::from_secs(30);
+use clients::{Client, Clients, Handed, Peer, Watched};
+use encoding::Encoded;
+pub use listen::{ListenAddress, Listener, passed};
+use web::{Live, Passwords, Web};
 
 /// The head of a request is no longer than this.
 const HEAD_SIZE: usize = 16 << 10;
 
-/// How many clients there are at a time. One more puts out the one that has been here longest: whoever is slow, or many,
-/// can keep nobody else away.
-const CLIENTS: usize = 64;
-
 /// How long a reload may take before its client is told to look into the log.
 const RELOAD_WITHIN: Duration = Duration::from_secs(30);
+
+/// A thread that compressed a page, or compared a password, waits so long for more of it.
+const THREAD_WAITS: Duration = Duration::from_secs(1);
 
 /// After so many intervals without a cycle, and the longest that one waits for its sources, the agent is not ready.
 const READY_INTERVALS: u32 = 3;
@@ -52,19 +55,19 @@ const WAITS: Duration = Duration::from_secs(2);
 /// What is served until the next cycle.
 #[derive(Debug)]
 pub struct Published {
-    page: Bytes,
+    page: Encoded,
     cycle: Option<Arc<Cycle>>,
 }
 
 impl Published {
     /// Encodes the page, once; a scrape copies it.
     pub fn new(cycle: Arc<Cycle>) -> Self {
-        Self { page: export::page(&cycle).into(), cycle: Some(cycle) }
+        Self { page: Encoded::new(export::page(&cycle)), cycle: Some(cycle) }
     }
 
     /// Before the first cycle only the program itself is known.
     pub fn before(build: &Build) -> Self {
-        Self { page: export::page_before(build).into(), cycle: None }
+        Self { page: Encoded::new(export::page_before(build)), cycle: None }
     }
 }
 
@@ -78,18 +81,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Without `reload` there is no `POST /-/reload`.
+    /// Without `reload` there is no `POST /-/reload`; without `web` everybody may ask, in plain HTTP.
     pub fn start(
         listeners: Vec<Listener>,
         published: watch::Receiver<Arc<Published>>,
         reload: Option<AskReload>,
+        web: Option<Live>,
     ) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let service = Arc::new(Service { published, reload });
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().thread_keep_alive(THREAD_WAITS).build()?;
+        let passwords = web.is_some().then(Passwords::new).transpose()?;
+        let web = web.zip(passwords);
+        let service = Arc::new(Service { published, reload, web, clients: Clients::default() });
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new()
-            .name("http".into())
-            .spawn(move || runtime.block_on(serve(listeners, service, stopped)))?;
+        let run = move || {
+            runtime.block_on(serve(listeners, service, stopped));
+            // A password that is being compared is not waited for.
+            runtime.shutdown_background();
+        };
+        let thread = thread::Builder::new().name("http".into()).spawn(run)?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
     }
 }
@@ -104,68 +114,125 @@ impl Drop for Server {
 }
 
 async fn serve(listeners: Vec<Listener>, service: Arc<Service>, stopped: oneshot::Receiver<()>) {
-    let clients = Arc::new(Clients::default());
     for listener in listeners {
-        tokio::spawn(listen::accept(listener, service.clone(), clients.clone()));
+        tokio::spawn(listen::accept(listener, service.clone()));
     }
     let _ = stopped.await;
-}
-
-/// The clients that are connected, the oldest first.
-#[derive(Default)]
-struct Clients(Mutex<VecDeque<AbortHandle>>);
-
-impl Clients {
-    fn admit(&self, client: impl Future<Output = ()> + Send + 'static) {
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        clients.retain(|client| !client.is_finished());
-        if clients.len() >= CLIENTS
-            && let Some(oldest) = clients.pop_front()
-        {
-            oldest.abort();
-        }
-        clients.push_back(tokio::spawn(client).abort_handle());
-    }
 }
 
 /// What every request is answered from.
 struct Service {
     published: watch::Receiver<Arc<Published>>,
     reload: Option<AskReload>,
+    web: Option<(Live, Passwords)>,
+    clients: Clients,
 }
 
+/// A client of the page.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + Sync + 'static {
+    /// Whether it begins as TLS does. Who speaks plain HTTP where TLS is served shall read why he gets no page.
+    fn greets(&self) -> impl Future<Output = bool> + Send;
+}
+
+/// The first byte of a client that begins with TLS: a handshake (RFC 8446, 5.1).
+const HANDSHAKE: u8 = 22;
+
+impl Stream for TcpStream {
+    async fn greets(&self) -> bool {
+        let mut first = [HANDSHAKE];
+        self.peek(&mut first).await.is_ok() && first == [HANDSHAKE]
+    }
+}
+
+impl Stream for UnixStream {
+    /// It cannot be told beforehand; TLS tells.
+    async fn greets(&self) -> bool {
+        true
+    }
+}
+
+/// Go's servers say it in these words.
+const PLAIN: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Length: 48\r\n\r\n\
+    Client sent an HTTP request to an HTTPS server.\n";
+
 impl Service {
-    async fn attend(self: Arc<Self>, client: impl AsyncRead + AsyncWrite + Unpin) {
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WITHIN)
-            .max_buf_size(HEAD_SIZE)
-            .serve_connection(
-                TokioIo::new(client),
-                service_fn(|request| {
-                    let service = self.clone();
-                    async move { Ok::<_, Infallible>(service.answer(request).await) }
-                }),
-            );
+    fn admit(self: &Arc<Self>, stream: impl Stream, peer: Peer) {
+        self.clients.admit(peer, |client| self.clone().attend(stream, client));
+    }
+
+    async fn attend(self: Arc<Self>, mut stream: impl Stream, client: Arc<Client>) {
+        let tls = self.web.as_ref().and_then(|(live, _)| live.web().tls.clone());
+        let Some(tls) = tls else { return self.converse(stream, client).await };
+        if !stream.greets().await {
+            let _ = stream.write_all(PLAIN).await;
+            // What it said is read, or the answer is lost with the connection.
+            let _ = stream.read(&mut [0; 1024]).await;
+            return;
+        }
+        match TlsAcceptor::from(tls).accept(stream).await {
+            Ok(stream) => self.converse(stream, client).await,
+            Err(error) => tracing::debug!(%error, "a client is not let in"),
+        }
+    }
+
+    async fn converse(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin, client: Arc<Client>) {
+        // The limits on time are those of `Client`.
+        let connection = http1::Builder::new().header_read_timeout(None).max_buf_size(HEAD_SIZE).serve_connection(
+            TokioIo::new(Watched::new(stream, client.clone())),
+            service_fn(|request| {
+                let (service, client) = (self.clone(), client.clone());
+                async move {
+                    client.asks();
+                    let answer = service.answer(request).await;
+                    Ok::<_, Infallible>(answer.map(|body| Handed::new(body, client)))
+                }
+            }),
+        );
         if let Err(error) = connection.await {
             tracing::debug!(%error, "a client went away");
         }
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let Some((live, passwords)) = &self.web else { return self.say(&request).await };
+        let web = live.web();
+        let mut answer = match let_in(&web, passwords, request.headers()).await {
+            Ok(()) => self.say(&request).await,
+            Err(refusal) => refusal,
+        };
+        for (name, value) in &web.headers {
+            answer.headers_mut().insert(name, value.clone());
+        }
+        answer
+    }
+
+    async fn say(&self, request: &Request<Incoming>) -> Answer {
         match (request.method(), request.uri().path()) {
             (&Method::POST, "/-/reload") => self.reload().await,
             (_, "/-/reload") => answer::not_allowed("POST"),
+            (&Method::GET | &Method::HEAD, "/metrics") => self.metrics(request.headers()).await,
             (&Method::GET | &Method::HEAD, path) => self.show(path),
             (_, path) if is_page(path) => answer::not_allowed("GET, HEAD"),
             _ => answer::not_found(),
         }
     }
 
+    /// In the one format that there is, whatever else the client would take, and at once, however long it would wait.
+    async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let published = self.published.borrow().clone();
+        let small = if encoding::wants_gzip(headers) { published.page.gzip().await } else { None };
+        let encoded = small.is_some();
+        let mut answer = answer::with_type(answer::METRICS, small.unwrap_or_else(|| published.page.plain()));
+        answer.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+        if encoded {
+            answer.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        answer
+    }
+
     fn show(&self, path: &str) -> Answer {
         let published = self.published.borrow().clone();
         match path {
-            "/metrics" => answer::with_type(answer::METRICS, published.page.clone()),
             "/" => answer::html(page::render(published.cycle.as_deref().map(view::View::of).as_ref())),
             "/-/healthy" => answer::text(StatusCode::OK, "gpuwarden is healthy.\n"),
             "/-/ready" => match ready(published.cycle.as_deref(), listen::boot_time()) {
@@ -193,6 +260,19 @@ impl Service {
             Err(_) => answer::text(StatusCode::GATEWAY_TIMEOUT, "not reloaded yet; its log will say\n"),
         }
     }
+}
+
+/// Whether a question may be answered; otherwise what is said instead.
+async fn let_in(web: &Web, passwords: &Passwords, headers: &HeaderMap) -> Result<(), Answer> {
+    if web.rate.as_ref().is_some_and(|bucket| !bucket.takes()) {
+        return Err(answer::text(StatusCode::TOO_MANY_REQUESTS, "too many requests; see rate_limit\n"));
+    }
+    if web.users.is_empty() || passwords.admit(&web.users, headers.get(AUTHORIZATION)).await {
+        return Ok(());
+    }
+    let mut refusal = answer::text(StatusCode::UNAUTHORIZED, "a user and his password are needed\n");
+    refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Basic"));
+    Err(refusal)
 }
 
 fn is_page(path: &str) -> bool {

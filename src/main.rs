@@ -49,7 +49,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use cli::{Command, LogFormat, LogLevel};
-use config::{Diagnostic, check::Names};
+use config::Diagnostic;
+use config::check::{Names, Others};
 
 /// EX_CONFIG of sysexits.h: the unit file tells systemd not to try again.
 const BAD_CONFIGURATION: u8 = 78;
@@ -95,7 +96,8 @@ fn check(files: &[PathBuf]) -> ExitCode {
         group: &|name| known.group(name),
         gpu: &|selector| known.gpu(selector),
     };
-    let checked = config::check::run(files, &names, trial::errors, &mut Readers(io::stdout()));
+    let readers = Others { test: trial::errors, web: http::web::errors };
+    let checked = config::check::run(files, &names, readers, &mut Readers(io::stdout()));
     if known.directory_is_silent() {
         eprintln!("users and groups are not all checked: the directory does not answer");
     }
@@ -111,7 +113,7 @@ fn test(files: &[PathBuf]) -> ExitCode {
 }
 
 fn status(options: &cli::Status) -> ExitCode {
-    match status::run(&options.url, options.watch, options.output, &mut io::stdout()) {
+    match status::run(&options.target, options.watch, options.output, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),
     }

@@ -4,6 +4,7 @@
 //! seen, cycle after cycle, into rungs; [`step`] does both for all rules and [`settle`] writes down what came of it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -53,7 +54,7 @@ pub struct Judgement {
     /// The accountable owner, where the subject has one.
     pub owner: Option<Person>,
     /// The card, where the subject is on one.
-    pub gpu: Option<Card>,
+    pub gpu: Option<Arc<Card>>,
     pub evidence: Vec<Evidence>,
     /// An episode that this cycle began.
     pub began: bool,
@@ -69,7 +70,7 @@ pub struct Verdict {
     rung: usize,
     deed: Deed,
     owner: Option<Person>,
-    gpu: Option<Card>,
+    gpu: Option<Arc<Card>>,
     targets: Vec<Target>,
     evidence: Vec<Evidence>,
     since: Timestamp,
@@ -106,7 +107,7 @@ impl Verdict {
     }
 
     pub fn gpu(&self) -> Option<&Card> {
-        self.gpu.as_ref()
+        self.gpu.as_deref()
     }
 
     /// The processes to be hit; of a message, the ones that it is about.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ pub mod truth;
 pub mod gpu;
 pub mod readings;
 pub mod hold;
+pub mod topology;
 pub mod selector;
 pub mod process;
 pub mod user;
@@ -24,6 +26,7 @@ pub use hold::{Hold, Kind, Unseen};
 pub use process::{Confidence, Process, ProcessId, Protection};
 pub use readings::Readings;
 pub use selector::GpuSelector;
+pub use topology::Topology;
 pub use truth::Truth;
 pub use user::{Group, Lookup, User};
 
@@ -101,6 +104,8 @@ pub struct Snapshot {
     pub pauses: Vec<Pause>,
     /// Cards on the PCI bus or seen since boot, where that can be told.
     pub gpus_expected: Option<u32>,
+    /// How the cards are wired; empty where the driver does not tell.
+    pub topology: Arc<Topology>,
     /// NVML calls that failed since the agent started, by call and error; NOT_SUPPORTED and NOT_FOUND are answers.
     pub nvml_errors: BTreeMap<(&'static str, &'static str), u64>,
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -18,13 +19,14 @@ pub mod directory;
 pub mod assignment;
 pub mod names;
 
+use crate::snapshot::hold::Engines;
 use crate::snapshot::{
-    Fault, Gpu, GpuUuid, Grantee, Health, Hold, Moment, Pause, Process, ProcessId, Reading, Snapshot, Source, Unseen,
-    User,
+    Fault, Gpu, GpuUuid, Grantee, Health, Hold, Moment, Pause, Process, ProcessId, Reading, Readings, Snapshot, Source,
+    Unseen, User,
 };
-use crate::units::Uid;
+use crate::units::{Percent, Uid};
 use directory::Directory;
-use nvml::processes::{Listed, Lists};
+use nvml::processes::{Listed, Lists, Sample};
 use nvml::{Look, Nvml, Seen, Wanted};
 use processes::{Processes, Standpoint};
 use procfs::Procfs;
@@ -103,7 +105,7 @@ impl Sources {
         Ok(Self {
             interval: settings.interval,
             wanted: settings.wanted,
-            nvml: Nvml::start(settings.nvml_library.map(PathBuf::into_os_string))?,
+            nvml: Nvml::new(settings.nvml_library.map(PathBuf::into_os_string)),
             boot_id: boot_id(&procfs),
             procfs,
             processes: Processes::default(),
@@ -193,6 +195,7 @@ impl Sources {
         Snapshot {
             at,
             boot_id: self.boot_id.clone(),
+            topology: look.as_ref().map_or_else(|_| Arc::default(), |look| look.topology.clone()),
             driver: look.map(|look| look.driver).map_err(|what| Fault::new(Source::Nvml, what)),
             gpus,
             processes,
@@ -203,6 +206,11 @@ impl Sources {
             gpus_expected,
             nvml_errors: self.nvml.errors.clone(),
         }
+    }
+
+    /// Why the agent must start anew, where it must: another driver came, and the old one's library cannot be unloaded.
+    pub fn stale_driver(&self) -> Option<&str> {
+        self.nvml.stale.as_deref()
     }
 
     /// One fresh reading of the driver's lists, which serves all targets of a cycle.
@@ -273,7 +281,7 @@ impl Sources {
             let read = if sight.foreign_pids {
                 Ok(Err(Unseen::Hidden))
             } else {
-                self.processes.read(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid))
+                self.processes.follow(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid))
             };
             let identity = read.unwrap_or_else(|error| {
                 self.procfs_record.errors += 1;
@@ -295,6 +303,7 @@ impl Sources {
         let mut unread = BTreeSet::new();
         let mut gpus = Vec::new();
         for Merged { seen, listed } in cards {
+            let engines = self.wanted.process_engines;
             let mut hold = |(pid, listed): (i32, Listed)| {
                 let process = match &identities[&pid] {
                     Ok(process) => Ok(process.id),
@@ -304,7 +313,12 @@ impl Sources {
                 let since = *self.arrivals.entry(key.clone()).or_insert(at.boot);
                 present.insert(key);
                 let utilization = seen.utilization(pid);
-                Hold { memory: listed.memory, utilization, ..Hold::new(pid, process, listed.kind, since) }
+                let engines = if engines { seen.engines(pid) } else { Engines::default() };
+                // Outside MIG there are no instances, whatever stands in the fields for them.
+                let instances = if seen.is_under_mig() { listed.instances } else { BTreeMap::new() };
+                let memory = listed.memory;
+                let hold = Hold::new(pid, process, listed.kind, since);
+                Hold { memory, utilization, engines, instances, ..hold }
             };
             let holds = match listed {
                 Ok(listed) => Ok(listed.into_iter().map(&mut hold).collect()),
@@ -318,6 +332,8 @@ impl Sources {
                 identity: seen.identity.clone(),
                 readings: seen.readings.clone(),
                 holds,
+                xids: seen.xids.clone(),
+                instances: seen.instances.clone(),
                 ..Gpu::named(seen.uuid.clone(), seen.index)
             });
         }
@@ -410,13 +426,37 @@ struct Merged<'a> {
 }
 
 impl Seen {
-    fn utilization(&self, pid: i32) -> Option<crate::units::Percent> {
+    fn is_under_mig(&self) -> bool {
+        self.readings.as_ref().is_ok_and(|told| told.mig_mode == Some(true))
+    }
+
+    fn utilization(&self, pid: i32) -> Option<Percent> {
+        self.share(pid, |sample| sample.gpu, |told| told.utilization)
+    }
+
+    fn engines(&self, pid: i32) -> Engines {
+        Engines {
+            memory_controller: self.share(
+                pid,
+                |sample| sample.memory_controller,
+                |told| told.memory_controller_utilization,
+            ),
+            encoder: self.share(pid, |sample| sample.encoder, |told| told.encoder_utilization),
+            decoder: self.share(pid, |sample| sample.decoder, |told| told.decoder_utilization),
+        }
+    }
+
+    fn share(
+        &self,
+        pid: i32,
+        engine: fn(&Sample) -> Option<Percent>,
+        card: fn(&Readings) -> Option<Percent>,
+    ) -> Option<Percent> {
         // Under MPS the work of all clients appears as the server's.
         if self.lists.as_ref().is_ok_and(|lists| !lists.mps.is_empty()) {
             return None;
         }
-        let card = self.readings.as_ref().ok()?.utilization;
-        nvml::processes::utilization(pid, self.samples.as_deref(), card)
+        nvml::processes::share(pid, self.samples.as_deref(), engine, card(self.readings.as_ref().ok()?))
     }
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::causes::chain;
-use crate::http::client::{self, Address};
+use crate::http::client::{self, Client, Target};
 use crate::http::view::{Card, CardRight, Next, View, Violation};
 use crate::text::{cleaned, misleads};
 use crate::units::{Bytes, Percent, Span};
@@ -32,10 +32,10 @@ pub enum Error {
 }
 
 /// Prints the status once, or again and again until it is interrupted.
-pub fn run(url: &str, watch: bool, output: Output, out: &mut impl Write) -> Result<(), Error> {
-    let address: Address = url.parse()?;
+pub fn run(target: &Target, watch: bool, output: Output, out: &mut impl Write) -> Result<(), Error> {
+    let client = Client::new(target)?;
     loop {
-        match (show(&address, output), watch) {
+        match (show(&client, output), watch) {
             (Ok((text, interval)), true) => {
                 if !print(out, &if output == Output::Table { format!("{CLEAR}{text}") } else { text })? {
                     return Ok(());
@@ -56,8 +56,8 @@ pub fn run(url: &str, watch: bool, output: Output, out: &mut impl Write) -> Resu
 }
 
 /// What is to be printed, and how long it is good for.
-fn show(address: &Address, output: Output) -> Result<(String, Duration), Error> {
-    let body = client::get(address, PATH)?;
+fn show(client: &Client, output: Output) -> Result<(String, Duration), Error> {
+    let body = client.get(PATH)?;
     let view: View = serde_json::from_str(&body).map_err(Error::Version)?;
     let interval = Duration::try_from_secs_f64(view.interval_seconds.clamp(1.0, 3600.0));
     let text = match output {
@@ -252,6 +252,11 @@ mod tests {
         expect_file!["../tests/golden/status.txt"].assert_eq(&table(&View::of(&fixture::cycle())));
     }
 
+    fn at(url: &str) -> Target {
+        let (ca_file, cert_file, key_file, user, password_file) = (None, None, None, None, None);
+        Target { url: url.to_owned(), ca_file, cert_file, key_file, user, password_file }
+    }
+
     #[test]
     fn a_running_agent_is_asked() {
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
@@ -259,14 +264,14 @@ mod tests {
         let url = format!("http://{}", tcp.local_addr().unwrap());
         let published = Published::new(Arc::new(fixture::cycle()));
         let (_sender, receiver) = watch::channel(Arc::new(published));
-        let _server = Server::start(vec![listener], receiver, None).unwrap();
+        let _server = Server::start(vec![listener], receiver, None, None).unwrap();
 
         let mut printed = Vec::new();
-        run(&url, false, Output::Table, &mut printed).unwrap();
+        run(&at(&url), false, Output::Table, &mut printed).unwrap();
         assert_eq!(String::from_utf8(printed).unwrap(), table(&View::of(&fixture::cycle())));
 
         let mut printed = Vec::new();
-        run(&url, false, Output::Json, &mut printed).unwrap();
+        run(&at(&url), false, Output::Json, &mut printed).unwrap();
         assert_eq!(serde_json::from_slice::<View>(&printed).unwrap(), View::of(&fixture::cycle()));
     }
 
@@ -285,14 +290,14 @@ mod tests {
         }
 
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        run(&format!("http://{free}"), true, Output::Table, &mut Gone).unwrap();
+        run(&at(&format!("http://{free}")), true, Output::Table, &mut Gone).unwrap();
     }
 
     #[test]
     fn without_an_agent_the_error_says_where_it_was_sought() {
         // A port that was free a moment ago.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let error = run(&format!("http://{free}"), false, Output::Table, &mut io::sink()).unwrap_err();
+        let error = run(&at(&format!("http://{free}")), false, Output::Table, &mut io::sink()).unwrap_err();
         let said = chain(&error);
         assert!(
             said.contains(&format!("cannot reach an agent at http://{free}; is `gpuwarden serve` running")),

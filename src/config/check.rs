@@ -1,4 +1,5 @@
-//! `gpuwarden check`: every error of configurations, rule files, rule tests and lists of rights, told apart by their keys.
+//! `gpuwarden check`: every error of configurations, rule files, rule tests, lists of rights and web configurations, told
+//! apart by their keys.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,14 +28,21 @@ impl Names<'_> {
         Names { user: &|_| Lookup::Pending, group: &|_| Lookup::Pending, gpu: &|_| Lookup::Pending };
 }
 
-/// The errors of a rule test, which another module reads.
-pub type TestErrors = fn(&Path, &str) -> Vec<Diagnostic>;
+/// The errors of a file that another module reads.
+pub type Errors = fn(&Path, &str) -> Vec<Diagnostic>;
+
+/// Those who read what is not ours: rule tests, and how the page is served.
+#[derive(Clone, Copy)]
+pub struct Others {
+    pub test: Errors,
+    pub web: Errors,
+}
 
 /// Checks the files, or the default configuration, and prints every error. Whether there was none.
-pub fn run(files: &[PathBuf], names: &Names, test: TestErrors, output: &mut dyn Write) -> io::Result<bool> {
+pub fn run(files: &[PathBuf], names: &Names, others: Others, output: &mut dyn Write) -> io::Result<bool> {
     let default = [PathBuf::from(DEFAULT_FILE)];
     let files = if files.is_empty() { &default } else { files };
-    let errors = yaml::in_order(files.iter().flat_map(|path| file(path, names, test)).collect());
+    let errors = yaml::in_order(files.iter().flat_map(|path| file(path, names, others)).collect());
     for error in &errors {
         writeln!(output, "{error}")?;
     }
@@ -42,13 +50,14 @@ pub fn run(files: &[PathBuf], names: &Names, test: TestErrors, output: &mut dyn 
 }
 
 /// The errors of one file, and of the files that it names.
-pub fn file(path: &Path, names: &Names, test: TestErrors) -> Vec<Diagnostic> {
+pub fn file(path: &Path, names: &Names, others: Others) -> Vec<Diagnostic> {
     let text = match yaml::read(path) {
         Ok(text) => text,
         Err(error) => return vec![error],
     };
     match kind(path, &text) {
-        Kind::Test => test(path, &text),
+        Kind::Test => (others.test)(path, &text),
+        Kind::Web => (others.web)(path, &text),
         Kind::Rules => rules(path.to_owned(), text, names),
         Kind::Rights => rights(path, &text, names),
         Kind::Configuration => match super::from_text(path, &text) {
@@ -63,6 +72,7 @@ enum Kind {
     Configuration,
     Rules,
     Test,
+    Web,
     Rights,
 }
 
@@ -73,6 +83,8 @@ fn kind(path: &Path, text: &str) -> Kind {
     let has = |names: &[&str]| top.iter().any(|key| names.contains(&key.as_str()));
     if path.to_string_lossy().ends_with(".test.yaml") || has(&["expect", "processes"]) {
         Kind::Test
+    } else if has(&["tls_server_config", "http_server_config", "basic_auth_users", "rate_limit"]) {
+        Kind::Web
     } else if is_map(steps!["rules", 0]) || (has(&["name", "when", "then"]) && !has(&["mode", "interval"])) {
         Kind::Rules
     } else if text.trim_end() == "[]" || is_map(steps![0]) {

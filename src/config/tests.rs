@@ -12,7 +12,11 @@ use crate::snapshot::{GpuSelector, Lookup};
 fn check(files: &[(&str, &str)], names: &Names, expected: Expect) {
     let directory = tempfile::tempdir().unwrap();
     write_all(directory.path(), files);
-    let errors = super::check::file(&directory.path().join(files[0].0), names, |_, _| Vec::new());
+    let errors = super::check::file(
+        &directory.path().join(files[0].0),
+        names,
+        super::check::Others { test: |_, _| Vec::new(), web: |_, _| Vec::new() },
+    );
     expected.assert_eq(&shown(&errors, directory.path()));
 }
 

@@ -3,6 +3,9 @@
 use std::fs;
 use std::time::Duration;
 
+use rustix::param::page_size;
+use rustix::process::{Resource, getrlimit};
+
 use crate::snapshot::process::TICKS_PER_SECOND;
 use crate::units::Bytes;
 
@@ -21,14 +24,11 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Reads `/proc/self`.
+    /// Reads `/proc/self`; the limit, getrlimit(2).
     pub fn observe() -> Self {
-        let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).ok();
-        let stat = read("stat");
+        let stat = fs::read_to_string("/proc/self/stat").ok();
         let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat));
-        let status = read("status");
-        agent.resident = status.as_deref().and_then(|status| kibibytes(status, "VmRSS:"));
-        agent.max_fds = read("limits").as_deref().and_then(max_open_files);
+        agent.max_fds = getrlimit(Resource::Nofile).current;
         agent.open_fds = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64);
         agent
     }
@@ -43,22 +43,12 @@ impl Agent {
         Self {
             cpu: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
             virtual_memory: field(23).map(Bytes),
+            resident: field(24).map(|pages| Bytes(pages * page_size() as u64)),
             threads: field(20),
             started: ticks(22),
             ..Self::default()
         }
     }
-}
-
-fn kibibytes(status: &str, key: &str) -> Option<Bytes> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-    let number: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-    number.checked_mul(1024).map(Bytes)
-}
-
-fn max_open_files(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -72,18 +62,13 @@ mod tests {
         assert_eq!(agent.cpu, Some(Duration::from_secs(3)));
         assert_eq!(agent.threads, Some(3));
         assert_eq!(agent.virtual_memory, Some(Bytes(8192)));
+        assert_eq!(agent.resident, Some(Bytes(300 * page_size() as u64)));
         assert_eq!(agent.started, Some(Duration::from_secs(40)));
     }
 
     #[test]
     fn what_cannot_be_read_is_absent() {
         assert_eq!(Agent::from_stat(""), Agent::default());
-        assert_eq!(max_open_files("Max open files            unlimited            unlimited            files"), None);
-        assert_eq!(
-            max_open_files("Max open files            1024                 4096                 files"),
-            Some(1024)
-        );
-        assert_eq!(kibibytes("Name:\tVmRSS:\nVmRSS:\t      12 kB\n", "VmRSS:"), Some(Bytes(12288)));
     }
 
     #[test]

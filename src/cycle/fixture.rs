@@ -14,7 +14,8 @@ use crate::policy::{
     Rules, Signal, Subject,
 };
 use crate::snapshot::gpu::Identity;
-use crate::snapshot::readings::{Ecc, Memory, Pcie};
+use crate::snapshot::readings::{Ecc, Memory, NvLink, Pcie};
+use crate::snapshot::topology::{Relation, Wiring};
 use crate::snapshot::*;
 use crate::units::{Bytes, Celsius, Gid, Hertz, Joules, Percent, Uid, Watts};
 
@@ -111,6 +112,8 @@ pub fn readings(used: u64, utilization: f64) -> Readings {
         memory_controller_utilization: Some(Percent(utilization / 2.0)),
         encoder_utilization: Some(Percent(0.0)),
         decoder_utilization: Some(Percent(0.0)),
+        jpeg_utilization: Some(Percent(0.0)),
+        ofa_utilization: Some(Percent(0.0)),
         memory: Memory {
             total: Some(Bytes(81_920 * MIB)),
             used: Some(Bytes(used * MIB)),
@@ -118,6 +121,8 @@ pub fn readings(used: u64, utilization: f64) -> Readings {
             reserved: Some(Bytes(640 * MIB)),
         },
         temperature: Some(Celsius(54.0)),
+        memory_temperature: Some(Celsius(61.0)),
+        temperature_margin: Some(Celsius(33.0)),
         temperature_thresholds: vec![
             ("slowdown", Celsius(89.0)),
             ("shutdown", Celsius(92.0)),
@@ -140,19 +145,55 @@ pub fn readings(used: u64, utilization: f64) -> Readings {
         ],
         clocks_max: vec![("graphics", Hertz(1_410e6)), ("memory", Hertz(1_593e6))],
         performance_state: Some(0),
-        fans: vec![Percent(40.0), Percent(42.0)],
+        clock_events: vec![
+            ("gpu_idle", false),
+            ("applications_clocks_setting", false),
+            ("sw_power_cap", true),
+            ("hw_slowdown", false),
+            ("sync_boost", false),
+            ("sw_thermal_slowdown", false),
+            ("hw_thermal_slowdown", false),
+            ("hw_power_brake_slowdown", false),
+            ("display_clock_setting", false),
+            ("board_limit", false),
+            ("reliability", false),
+        ],
+        clock_event_times: vec![
+            ("sw_power_cap", Duration::from_millis(12_500)),
+            ("sync_boost", Duration::ZERO),
+            ("sw_thermal_slowdown", Duration::from_secs(3)),
+            ("hw_thermal_slowdown", Duration::ZERO),
+            ("hw_power_brake_slowdown", Duration::ZERO),
+        ],
+        fans: vec![(0, Percent(40.0)), (1, Percent(42.0))],
         pcie: Pcie {
             generation: Some(4),
             generation_max: Some(4),
             width: Some(16),
             width_max: Some(16),
             replays: Some(0),
+            bytes: vec![("rx", Bytes(7 << 30)), ("tx", Bytes(5 << 30))],
+        },
+        pcie_throughput: vec![("rx", Bytes(200 * MIB)), ("tx", Bytes(100 * MIB))],
+        nvlink: NvLink {
+            up: vec![(0, true), (1, false)],
+            errors: vec![("replay", 0), ("recovery", 1), ("crc", 0)],
+            bytes: vec![("rx", Bytes(2 << 30)), ("tx", Bytes(1 << 30))],
+            fabric_state: Some(3),
         },
         ecc: Ecc {
             mode: Some(true),
             errors: BTreeMap::from([(("corrected", "dram"), 3), (("uncorrected", "sram"), 0)]),
             lifetime_errors: BTreeMap::from([(("corrected", "dram"), 41)]),
+            sram_threshold_exceeded: Some(false),
+            retired_pages: vec![("corrected", 2), ("uncorrected", 0)],
+            retired_pages_pending: Some(false),
+            remapped_rows: vec![("corrected", 0), ("uncorrected", 1)],
+            row_remap_pending: Some(true),
+            row_remap_failure: Some(false),
+            row_remap_banks: vec![("max", 639), ("high", 0), ("partial", 1), ("low", 0), ("none", 0)],
         },
+        recovery_action: Some(0),
         persistence_mode: Some(true),
         compute_mode: Some(0),
         mig_mode: Some(false),
@@ -214,8 +255,19 @@ pub fn snapshot(seconds: u64) -> Snapshot {
         health: health(),
         pauses: Vec::new(),
         gpus_expected: Some(4),
+        topology: topology(),
         nvml_errors: BTreeMap::from([(("nvmlDeviceGetMemoryInfo_v2", "GPU_IS_LOST"), 12)]),
     }
+}
+
+/// The first two cards on one switch and with four links between them; of the others nothing is told.
+fn topology() -> Arc<Topology> {
+    let wiring = Wiring { numa_nodes: vec![0], switch_links: Some(0) };
+    let relation = Relation { pcie: Some("single"), nvlinks: Some(4) };
+    Arc::new(Topology {
+        cards: BTreeMap::from([(uuid(0), wiring), (uuid(1), Wiring::default())]),
+        pairs: BTreeMap::from([((uuid(0), uuid(1)), relation)]),
+    })
 }
 
 fn assignments() -> Assignments {
@@ -301,7 +353,7 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
         key: EpisodeKey { rule: rule_name("idle-holder"), subject: Subject::Process { id: id(pid), gpu: uuid(index) } },
         truth,
         owner: Some(Person { uid: Uid(uid), name: name.into() }),
-        gpu: Some(card(index)),
+        gpu: Some(card(index).into()),
         evidence: Vec::new(),
         began: false,
     };
@@ -310,7 +362,7 @@ pub fn judgements(began: bool) -> Vec<Judgement> {
             key: bobs_key(),
             truth: Truth::True,
             owner: Some(bob()),
-            gpu: Some(card(1)),
+            gpu: Some(card(1).into()),
             evidence: vec![evidence("assigned", "false", "false"), evidence("memory", "7.8GiB", "> 300MiB")],
             began,
         },

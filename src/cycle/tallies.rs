@@ -9,8 +9,9 @@ use super::Setup;
 use super::usage::{Part, Usage, listed, parts, share, usages};
 use crate::policy::{Deed, EpisodeKey, Fate, Guard, Judgement, Outcome, RuleName};
 use crate::snapshot::{GpuUuid, Lookup, Moment, ProcessId, Snapshot, Truth, User};
-use crate::units::Uid;
+use crate::units::{Joules, Uid};
 
+mod energy;
 #[cfg(test)]
 mod tests;
 
@@ -71,7 +72,7 @@ pub struct UserTally {
 }
 
 /// Time of one user on one card. What is held is busy, idle or unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct CardTime {
     /// The card's number, for the label `gpu` while the driver is silent.
     pub index: u32,
@@ -80,6 +81,8 @@ pub struct CardTime {
     pub idle: Duration,
     /// Held without a right.
     pub unassigned: Duration,
+    /// His part of what the card took; `None` while that was never known.
+    pub energy: Option<Joules>,
 }
 
 /// The Unix time of boot, in seconds. Kept, for wall and boot time are never read in the same instant: start times would
@@ -163,7 +166,12 @@ impl Tallies {
         for usage in usages(turn.now).iter().filter(|usage| usage.is_held(turn.setup)) {
             let tally = self.users.entry(usage.user.clone()).or_default();
             tally.last_hold = turn.now.at.boot;
-            tally.cards.entry(usage.gpu.uuid.clone()).or_default().index = usage.gpu.index;
+            let time = tally.cards.entry(usage.gpu.uuid.clone()).or_default();
+            time.index = usage.gpu.index;
+            let told = usage.gpu.readings.as_ref().is_ok_and(|told| told.energy.is_some());
+            if told && usage.parts.iter().all(|part| part.hold.utilization.is_some()) {
+                time.energy.get_or_insert(Joules(0.0));
+            }
         }
         for part in parts(turn.now).filter(|part| part.hold.utilization.is_some()) {
             if let Some(pair) = pair(&part) {
@@ -175,7 +183,8 @@ impl Tallies {
     /// The time since the last turn is what that turn saw it to be; how busy it was, this one tells.
     fn integrate(&mut self, before: &Snapshot, turn: &Turn) {
         // A suspended host or a late cycle must not be counted as hours of use.
-        let passed = turn.now.at.boot.saturating_sub(before.at.boot).min(turn.setup.rules.interval * 2);
+        let since = turn.now.at.boot.saturating_sub(before.at.boot);
+        let passed = since.min(turn.setup.rules.interval * 2);
         let busy = busy_shares(turn.now);
         for part in parts(before) {
             let Some(pair) = pair(&part) else { continue };
@@ -183,14 +192,37 @@ impl Tallies {
                 *time += passed.mul_f64(*share);
             }
         }
+        let usages = usages(before);
+        self.share_energy(before, turn, &usages, &busy, passed.div_duration_f64(since));
         let mut held = BTreeSet::new();
-        for usage in usages(before).iter().filter(|usage| usage.is_held(turn.setup)) {
+        for usage in usages.iter().filter(|usage| usage.is_held(turn.setup)) {
             held.insert(&usage.gpu.uuid);
             let tally = self.users.entry(usage.user.clone()).or_default();
             tally.cards.entry(usage.gpu.uuid.clone()).or_default().add(usage, before, &busy, passed);
         }
         for uuid in held {
             *self.held.entry(uuid.clone()).or_default() += passed;
+        }
+    }
+
+    /// What each card took since the last turn is its users'. Whoever never held it has no counters.
+    fn share_energy(
+        &mut self,
+        before: &Snapshot,
+        turn: &Turn,
+        usages: &[Usage],
+        busy: &BTreeMap<Pair, f64>,
+        counted: f64,
+    ) {
+        for gpu in before.cards() {
+            let here: Vec<&Usage> = usages.iter().filter(|usage| usage.gpu.uuid == gpu.uuid).collect();
+            let Some(taken) = energy::taken(gpu, turn.now, counted) else { continue };
+            for (user, share) in energy::shares(&here, busy, turn).into_iter().flatten() {
+                let time = self.users.get_mut(user).and_then(|tally| tally.cards.get_mut(&gpu.uuid));
+                if let Some(time) = time {
+                    time.energy.get_or_insert(Joules(0.0)).0 += taken * share;
+                }
+            }
         }
     }
 
@@ -286,6 +318,10 @@ impl UserTally {
             own.busy += time.busy;
             own.idle += time.idle;
             own.unassigned += time.unassigned;
+            own.energy = match (own.energy, time.energy) {
+                (Some(own), Some(other)) => Some(Joules(own.0 + other.0)),
+                (own, other) => own.or(other),
+            };
         }
     }
 }

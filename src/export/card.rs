@@ -1,10 +1,17 @@
 //! Cards.
 
+use super::activity::Active;
 use super::series::{Labels, Sample, Series, Subject, by, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
+use crate::snapshot::readings::Activity;
 use crate::snapshot::{Gpu, GpuUuid, Kind, Readings, Truth};
 use crate::units::Bytes;
+
+mod clocks;
+mod pcie;
+mod nvlink;
+mod ecc;
 
 /// A card in its cycle.
 pub struct Card<'a> {
@@ -29,6 +36,12 @@ impl Subject for Card<'_> {
 
     fn labels(&self) -> Labels {
         gpu_labels(self.gpu.index, &self.gpu.uuid)
+    }
+}
+
+impl Active for Card<'_> {
+    fn activity(&self) -> Option<&Activity> {
+        self.gpu.readings.as_ref().ok().map(|told| &told.activity)
     }
 }
 
@@ -87,7 +100,26 @@ impl Card<'_> {
     }
 }
 
+/// Every row about a card, in the order of the page.
 pub fn card<'a>() -> Vec<Series<Card<'a>>> {
+    let groups = [
+        identity(),
+        utilization(),
+        memory(),
+        temperature(),
+        power(),
+        clocks::rows(),
+        pcie::rows(),
+        nvlink::rows(),
+        ecc::rows(),
+        xids(),
+        modes(),
+        holders(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+fn identity<'a>() -> Vec<Series<Card<'a>>> {
     vec![
         gauges(
             "gpu_info",
@@ -126,6 +158,16 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
         gauges("gpu_fault_info", &["reason"], "Why a card does not answer; 1, only while gpu_up is 0.", |card| {
             by("reason", card.gpu.readings.as_ref().err().map(|fault| (fault.0, 1.0)))
         }),
+        gauge(
+            "gpu_recovery_action",
+            "What the driver advises: 0 nothing, 1 reset, 2 reboot, 3 drain peer-to-peer, 4 drain and reset.",
+            |card| card.count(|told| told.recovery_action),
+        ),
+    ]
+}
+
+fn utilization<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauge("gpu_utilization_ratio", "Share of time since the last cycle in which kernels ran.", |card| {
             card.told(|told| told.utilization).map(|share| share.ratio())
         }),
@@ -144,9 +186,32 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
             "Share of time since the last cycle in which video was decoded.",
             |card| card.told(|told| told.decoder_utilization).map(|share| share.ratio()),
         ),
+        gauge(
+            "gpu_jpeg_utilization_ratio",
+            "Share of time since the last cycle in which JPEGs were decoded.",
+            |card| card.told(|told| told.jpeg_utilization).map(|share| share.ratio()),
+        ),
+        gauge(
+            "gpu_ofa_utilization_ratio",
+            "Share of time since the last cycle in which optical flow was computed.",
+            |card| card.told(|told| told.ofa_utilization).map(|share| share.ratio()),
+        ),
         counter("gpu_held_seconds_total", "Time in which somebody held more than the footprint of the card.", |card| {
             card.cycle.tallies.held.get(&card.gpu.uuid).map(|time| time.as_secs_f64())
         }),
+        counter(
+            "gpu_busy_seconds_total",
+            "Time in which kernels ran, by the driver's own samples; time without samples is in neither this nor the next.",
+            |card| card.told(|told| told.worked).map(|worked| worked.busy.as_secs_f64()),
+        ),
+        counter("gpu_idle_seconds_total", "Time in which no kernel ran, by the driver's own samples.", |card| {
+            card.told(|told| told.worked).map(|worked| worked.idle.as_secs_f64())
+        }),
+    ]
+}
+
+fn memory<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauge("gpu_memory_total_bytes", "Memory of the card.", |card| card.bytes(|told| told.memory.total)),
         gauge("gpu_memory_used_bytes", "Memory in use, without what the driver reserves.", |card| {
             card.bytes(|told| told.memory.used)
@@ -156,8 +221,19 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
             card.bytes(|told| told.memory.reserved)
         }),
         gauge("gpu_memory_unattributed_bytes", "Used memory that no living process accounts for.", Card::unattributed),
+    ]
+}
+
+fn temperature<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauge("gpu_temperature_celsius", "Temperature of the card.", |card| {
             card.told(|told| told.temperature).map(|celsius| celsius.0)
+        }),
+        gauge("gpu_memory_temperature_celsius", "Temperature of the memory of the card.", |card| {
+            card.told(|told| told.memory_temperature).map(|celsius| celsius.0)
+        }),
+        gauge("gpu_temperature_margin_celsius", "Degrees left until the card is slowed down.", |card| {
+            card.told(|told| told.temperature_margin).map(|celsius| celsius.0)
         }),
         gauges(
             "gpu_temperature_threshold_celsius",
@@ -169,6 +245,14 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
                 })
             },
         ),
+        gauges("gpu_fan_speed_ratio", &["fan"], "Speed of a fan as a share of its nominal one.", |card| {
+            card.list(|told| by("fan", told.fans.iter().map(|(fan, speed)| (fan, speed.ratio()))))
+        }),
+    ]
+}
+
+fn power<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauge("gpu_power_watts", "Power that the card draws.", |card| {
             card.told(|told| told.power).map(|watts| watts.0)
         }),
@@ -181,40 +265,25 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
         counter("gpu_energy_joules_total", "Energy that the card has taken since the driver was loaded.", |card| {
             card.told(|told| told.energy).map(|joules| joules.0)
         }),
-        gauges("gpu_clock_hertz", &["clock"], "Clock of a part of the card.", |card| {
-            card.list(|told| by("clock", told.clocks.iter().map(|(name, value)| (name, value.0))))
-        }),
-        gauges("gpu_clock_max_hertz", &["clock"], "Highest clock of a part of the card.", |card| {
-            card.list(|told| by("clock", told.clocks_max.iter().map(|(name, value)| (name, value.0))))
-        }),
-        gauge("gpu_performance_state", "Performance state, 0 (fastest) to 15.", |card| {
-            card.count(|told| told.performance_state)
-        }),
-        gauges("gpu_fan_speed_ratio", &["fan"], "Speed of a fan as a share of its highest.", |card| {
-            card.list(|told| by("fan", told.fans.iter().enumerate().map(|(fan, speed)| (fan, speed.ratio()))))
-        }),
-        gauge("gpu_pcie_link_generation", "Generation of the PCIe link; it falls while the card is idle.", |card| {
-            card.count(|told| told.pcie.generation)
-        }),
-        gauge("gpu_pcie_link_generation_max", "Highest PCIe generation that card and slot allow.", |card| {
-            card.count(|told| told.pcie.generation_max)
-        }),
-        gauge("gpu_pcie_link_width", "Lanes of the PCIe link in use.", |card| card.count(|told| told.pcie.width)),
-        gauge("gpu_pcie_link_width_max", "Lanes that card and slot allow.", |card| {
-            card.count(|told| told.pcie.width_max)
-        }),
-        counter("gpu_pcie_replays_total", "PCIe packets that were sent again since the driver was loaded.", |card| {
-            card.told(|told| told.pcie.replays).map(|replays| replays as f64)
-        }),
-        counters("gpu_ecc_errors_total", &["type", "location"], "Memory errors since the driver was loaded.", |card| {
-            card.list(|told| ecc(&told.ecc.errors))
-        }),
+    ]
+}
+
+fn xids<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         counters(
-            "gpu_ecc_lifetime_errors_total",
-            &["type", "location"],
-            "Memory errors in the life of the card.",
-            |card| card.list(|told| ecc(&told.ecc.lifetime_errors)),
+            "gpu_xid_errors_total",
+            &["xid"],
+            "Xid errors that the driver reported since the agent listens; a code is there from its first event on.",
+            |card| by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.count as f64))),
         ),
+        gauges("gpu_xid_last_timestamp_seconds", &["xid"], "When the driver last reported this Xid error.", |card| {
+            by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.last.as_millisecond() as f64 / 1e3)))
+        }),
+    ]
+}
+
+fn modes<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauge("gpu_persistence_mode", "Whether the driver keeps the card initialised without clients.", |card| {
             card.flag(|told| told.persistence_mode)
         }),
@@ -222,7 +291,11 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
             card.count(|told| told.compute_mode)
         }),
         gauge("gpu_mig_mode", "Whether the card is split into instances.", |card| card.flag(|told| told.mig_mode)),
-        gauge("gpu_ecc_mode", "Whether memory errors are corrected.", |card| card.flag(|told| told.ecc.mode)),
+    ]
+}
+
+fn holders<'a>() -> Vec<Series<Card<'a>>> {
+    vec![
         gauges("gpu_processes", &["kind"], "Processes that the driver lists on the card.", Card::processes),
         gauge("gpu_processes_memory_unknown", "Processes whose memory the driver does not tell.", Card::memory_unknown),
         gauge(
@@ -231,15 +304,6 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
             Card::holders,
         ),
     ]
-}
-
-fn ecc(errors: &std::collections::BTreeMap<(&'static str, &'static str), u64>) -> Vec<Sample> {
-    errors
-        .iter()
-        .map(|((kind, location), count)| {
-            (vec![("type", (*kind).to_owned()), ("location", (*location).to_owned())], *count as f64)
-        })
-        .collect()
 }
 
 pub fn node<'a>() -> Vec<Series<&'a Cycle>> {

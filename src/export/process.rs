@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::card::gpu_labels;
-use super::series::{Labels, Sample, Series, Subject, counter, gauge, gauges, info, truth};
+use super::mig::{PLACE, place_labels};
+use super::series::{Labels, Sample, Series, Subject, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Part, parts};
 use crate::snapshot::{Kind, Process};
+use crate::units::Bytes;
 
 /// A process on one card.
 pub struct OnCard<'a> {
@@ -24,6 +26,27 @@ impl Subject for OnCard<'_> {
         labels.extend([("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]);
         labels
     }
+}
+
+impl OnCard<'_> {
+    /// One sample of the memory on the card, or of that on each MIG instance that the driver names.
+    fn where_it_is(&self, value: impl Fn(Option<Bytes>) -> Option<f64>) -> Vec<Sample> {
+        let hold = self.part.hold;
+        if hold.instances.is_empty() {
+            return one(value(hold.memory));
+        }
+        let instances = hold.instances.iter();
+        instances.filter_map(|(place, memory)| Some((place_labels(*place), value(*memory)?))).collect()
+    }
+
+    /// A sample of the whole card; none under MIG, where the driver measures no process.
+    fn outside_mig(&self, value: Option<f64>) -> Vec<Sample> {
+        one(value.filter(|_| self.part.hold.instances.is_empty()))
+    }
+}
+
+fn one(value: Option<f64>) -> Vec<Sample> {
+    value.map(|value| (Labels::new(), value)).into_iter().collect()
 }
 
 /// Those that have series of their own.
@@ -109,19 +132,46 @@ fn whole_info(whole: &Whole) -> Vec<Sample> {
 
 pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
     vec![
-        gauge("process_memory_bytes", "Memory of the process on the card.", |on| {
-            on.part.hold.memory.map(|bytes| bytes.0 as f64)
+        gauges("process_memory_bytes", PLACE, "Memory of the process on the card, or on each MIG instance.", |on| {
+            on.where_it_is(|memory| memory.map(|bytes| bytes.0 as f64))
         }),
-        gauge("process_utilization_ratio", "Share of time since the last cycle in which its kernels ran.", |on| {
-            on.part.hold.utilization.map(|share| share.ratio())
-        }),
-        counter("process_busy_seconds_total", "Time in which its kernels were seen to run.", |on| {
+        gauges(
+            "process_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which its kernels ran; not told under MIG.",
+            |on| on.outside_mig(on.part.hold.utilization.map(|share| share.ratio())),
+        ),
+        counters("process_busy_seconds_total", PLACE, "Time in which its kernels were seen to run.", |on| {
             let pair = (on.process.id, on.part.gpu.uuid.clone());
-            on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64())
+            on.outside_mig(on.cycle.tallies.busy.get(&pair).map(|time| time.as_secs_f64()))
         }),
-        gauge("process_assigned", "Whether its owner may use the card now; absent where that is unknown.", |on| {
-            on.part.assigned(&on.cycle.seen).known().map(truth)
-        }),
+        gauges(
+            "process_memory_controller_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it read or wrote memory of the card.",
+            |on| on.outside_mig(on.part.hold.engines.memory_controller.map(|share| share.ratio())),
+        ),
+        gauges(
+            "process_encoder_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it encoded video.",
+            |on| on.outside_mig(on.part.hold.engines.encoder.map(|share| share.ratio())),
+        ),
+        gauges(
+            "process_decoder_utilization_ratio",
+            PLACE,
+            "Share of time since the last cycle in which it decoded video.",
+            |on| on.outside_mig(on.part.hold.engines.decoder.map(|share| share.ratio())),
+        ),
+        gauges(
+            "process_assigned",
+            PLACE,
+            "Whether its owner may use the card now; absent where that is unknown.",
+            |on| {
+                let assigned = on.part.assigned(&on.cycle.seen).known().map(truth);
+                on.where_it_is(|_| assigned)
+            },
+        ),
     ]
 }
 

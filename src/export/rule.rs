@@ -44,7 +44,7 @@ impl<'a> OfRule<'a> {
     fn violations(&self) -> Vec<Sample> {
         let mut count: BTreeMap<(Option<&Card>, String, Standing), f64> = BTreeMap::new();
         for (judgement, standing) in self.standings().filter(|(_, standing)| standing.is_violation()) {
-            *count.entry((judgement.gpu.as_ref(), owner(judgement), standing)).or_default() += 1.0;
+            *count.entry((judgement.gpu.as_deref(), owner(judgement), standing)).or_default() += 1.0;
         }
         count.into_iter().map(|((card, user, standing), count)| (violation(card, user, standing), count)).collect()
     }

@@ -2,7 +2,8 @@
 
 use super::PREFIX;
 
-/// Names and values of labels; one that is left out is the empty value.
+/// Names and values of labels, in the order in which the row or subject lists them; one that is left out is the empty
+/// value.
 pub type Labels = Vec<(&'static str, String)>;
 
 /// One of several samples that a row has of one subject.

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use base64::prelude::*;
 use expect_test::expect_file;
+use prometheus::TextEncoder;
+use prometheus::proto::{self, LabelPair, Metric, MetricFamily, MetricType};
 use serde::Deserialize;
 
+use super::series::{Kind, Labels};
 use super::*;
 use crate::cycle::fixture;
 use crate::cycle::tallies::{Tallies, Turn};
@@ -203,6 +206,24 @@ fn beyond_the_cap_pairs_are_counted_and_not_shown() {
     assert_eq!(lines_with(&page, "processes_omitted"), ["gpuwarden_processes_omitted 5"]);
 }
 
+/// Something with one label.
+struct Labelled(String);
+
+impl Subject for Labelled {
+    const LABELS: &'static [&'static str] = &["command"];
+
+    fn labels(&self) -> Labels {
+        vec![("command", self.0.clone())]
+    }
+}
+
+/// What is written of one row that has a sample of 1.
+fn written(help: &'static str, subject: impl Subject) -> String {
+    let mut page = Page::new();
+    page.table(&[series::gauge("x", help, |_| Some(1.0)).standard()], &[subject]);
+    String::from_utf8(page.into_bytes()).unwrap()
+}
+
 #[derive(Deserialize)]
 struct LabelCase {
     id: String,
@@ -217,13 +238,8 @@ fn label_values_are_escaped_as_prometheus_reads_them() {
         let raw = BASE64_STANDARD.decode(&case.raw_b64).unwrap();
         // The sources have made text of it by then: NULs between arguments, broken UTF-8.
         let raw = String::from_utf8_lossy(&raw).trim_end_matches('\0').replace('\0', " ");
-        let mut family = MetricFamily::default();
-        family.set_name("x".into());
-        family.set_field_type(MetricType::GAUGE);
-        family.set_metric(vec![metric(Kind::Gauge, vec![pair("command", raw)], 1.0)]);
-        let mut page = String::new();
-        encode(family, &mut page);
-        assert_eq!(page, format!("# TYPE x gauge\nx{{command=\"{}\"}} 1\n", case.text_0_0_4), "{}", case.id);
+        let expected = format!("# HELP x A.\n# TYPE x gauge\nx{{command=\"{}\"}} 1\n", case.text_0_0_4);
+        assert_eq!(written("A.", Labelled(raw)), expected, "{}", case.id);
     }
 }
 
@@ -238,25 +254,77 @@ struct HelpCase {
 fn help_is_escaped_as_prometheus_reads_it() {
     let cases: Vec<HelpCase> = serde_yaml::from_str(include_str!("../../tests/cases/help_escapes.yaml")).unwrap();
     for case in cases {
-        let mut family = MetricFamily::default();
-        family.set_name("x".into());
-        family.set_help(case.raw);
-        family.set_field_type(MetricType::GAUGE);
-        family.set_metric(vec![metric(Kind::Gauge, Vec::new(), 1.0)]);
-        let mut page = String::new();
-        encode(family, &mut page);
-        assert_eq!(page, format!("# HELP x {}\n# TYPE x gauge\nx 1\n", case.text_0_0_4), "{}", case.id);
+        let expected = format!("# HELP x {}\n# TYPE x gauge\nx 1\n", case.text_0_0_4);
+        assert_eq!(written(case.raw.leak(), Build::THIS), expected, "{}", case.id);
     }
 }
 
-/// The families themselves.
+/// The families as the crate `prometheus` knows them.
 #[derive(Default)]
 struct Families(Vec<MetricFamily>);
 
 impl Sink for Families {
     fn table<T: Subject>(&mut self, rows: &[Series<T>], subjects: &[T]) {
-        let labels: Vec<_> = subjects.iter().map(|subject| pairs(subject.labels())).collect();
-        self.0.extend(rows.iter().filter_map(|row| family(row, subjects, &labels)));
+        self.0.extend(rows.iter().map(|row| family(row, subjects)).filter(|family| !family.get_metric().is_empty()));
+    }
+}
+
+fn family<T: Subject>(row: &Series<T>, subjects: &[T]) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(row.full_name());
+    family.set_help(row.help.to_owned());
+    let (kind, metric): (_, fn(f64) -> Metric) = match row.kind {
+        Kind::Gauge => (MetricType::GAUGE, gauge),
+        Kind::Counter => (MetricType::COUNTER, counter),
+    };
+    family.set_field_type(kind);
+    let mut seen = BTreeSet::new();
+    for subject in subjects {
+        row.read.each(subject, |more, value| {
+            let labels = [subject.labels(), more].concat();
+            // An empty value is the same as none.
+            if seen.insert(labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect::<BTreeSet<_>>()) {
+                let mut metric = metric(value);
+                metric.set_label(labels.into_iter().map(pair).collect());
+                family.mut_metric().push(metric);
+            }
+        });
+    }
+    family
+}
+
+fn gauge(value: f64) -> Metric {
+    let mut gauge = proto::Gauge::default();
+    gauge.set_value(value);
+    Metric::from_gauge(gauge)
+}
+
+fn counter(value: f64) -> Metric {
+    let mut metric = Metric::default();
+    let mut counter = proto::Counter::default();
+    counter.set_value(value);
+    metric.set_counter(counter);
+    metric
+}
+
+fn pair((name, value): (&'static str, String)) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value);
+    pair
+}
+
+#[test]
+fn the_page_is_what_the_crate_of_prometheus_would_write() {
+    let mut odd = fixture::snapshot(5);
+    hostile(&mut odd);
+    for (seen, family) in [(fixture::snapshot(5), "gpuwarden_gpu_info"), (odd, "fake_metric")] {
+        let cycle = Cycle { seen, ..fixture::cycle() };
+        let mut families = Families::default();
+        all(&cycle, &mut families);
+        let expected = TextEncoder::new().encode_to_string(&families.0).unwrap();
+        assert!(expected.contains(family));
+        assert_eq!(text(&cycle), expected);
     }
 }
 

@@ -176,6 +176,11 @@ pub fn time<'a>() -> Vec<Series<Time<'a>>> {
         counter("user_gpu_idle_seconds_total", "Held time in which none of his processes ran kernels.", |of| {
             Some(of.time.idle.as_secs_f64())
         }),
+        counter(
+            "user_energy_joules_total",
+            "Energy of a card by the time that a user kept it busy, or by the number of its holders while none does: an estimate.",
+            |of| of.time.energy.map(|joules| joules.0),
+        ),
         counter("user_gpu_unassigned_seconds_total", "Held time in which he was known to have no right.", |of| {
             // Without sources nobody ever knows.
             let known = !of.cycle.seen.assignments.sources.is_empty();

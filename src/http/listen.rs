@@ -1,6 +1,6 @@
-//! Where clients come in.
+//! Where clients come in: addresses that are bound here, and sockets that systemd has bound.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io};
 
+use listenfd::ListenFd;
 use nix::time::{ClockId, clock_gettime};
 
-use super::{Clients, Service};
+use super::Service;
+use super::clients::Peer;
 
 /// How long to wait when no client can be accepted, as when all descriptors are in use.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -22,10 +24,13 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// Where to listen, as it is written: `127.0.0.1:9845`, `[::1]:9845`, `:9845` for every interface, `unix:/run/gpuwarden.sock`.
+/// Where to listen, as it is written: `127.0.0.1:9845`, `[::1]:9845`, `:9845` for every interface, `localhost:9845`,
+/// `unix:/run/gpuwarden.sock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
     Tcp(SocketAddr),
+    /// A name with its port, which is resolved when it is bound.
+    Named(String),
     Unix(PathBuf),
 }
 
@@ -37,20 +42,67 @@ impl FromStr for ListenAddress {
             return Ok(Self::Unix(path.into()));
         }
         let whole = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
-        whole.parse().map(Self::Tcp).map_err(|_| {
-            "expected an IP address and a port, such as 127.0.0.1:9845, [::1]:9845 or :9845, or unix:/absolute/path"
-                .into()
-        })
+        if let Ok(address) = whole.parse() {
+            return Ok(Self::Tcp(address));
+        }
+        if is_named(text) {
+            return Ok(Self::Named(whole));
+        }
+        Err("expected an address and a port, such as 127.0.0.1:9845, [::1]:9845, :9845 or localhost:9845, or \
+             unix:/absolute/path"
+            .into())
     }
+}
+
+/// Whether this is the name of a host and a port. What ends in a number is an IP address, or a slip in one.
+fn is_named(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let letters = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let last = host.trim_end_matches('.').rsplit('.').next();
+    port.parse::<u16>().is_ok()
+        && host.chars().all(letters)
+        && last.is_some_and(|label| label.starts_with(|c: char| c.is_ascii_alphabetic()))
 }
 
 impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Named(name) => f.write_str(name),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
+}
+
+impl ListenAddress {
+    /// The address behind a name: as with exporters in Go, one only, of IPv4 where there is one.
+    pub fn resolve(name: &str) -> io::Result<SocketAddr> {
+        let all: Vec<SocketAddr> = name.to_socket_addrs()?.collect();
+        let found = all.iter().find(|address| address.is_ipv4()).or(all.first());
+        found.copied().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+}
+
+/// The sockets that systemd has passed (sd_listen_fds(3)): streams, of TCP or of Unix. At least one.
+pub fn passed() -> io::Result<Vec<Listener>> {
+    let mut passed = ListenFd::from_env();
+    if passed.len() == 0 {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "systemd has passed no socket"));
+    }
+    (0..passed.len()).map(|number| take(&mut passed, number)).collect()
+}
+
+fn take(passed: &mut ListenFd, number: usize) -> io::Result<Listener> {
+    let not_taken = || io::Error::new(io::ErrorKind::InvalidInput, "neither a TCP socket nor a Unix stream socket");
+    let listener = match passed.take_tcp_listener(number) {
+        Ok(tcp) => Listener::Tcp(tcp.ok_or_else(not_taken)?),
+        Err(_) => Listener::Unix(passed.take_unix_listener(number).ok().flatten().ok_or_else(not_taken)?),
+    };
+    if !listener.accepts()? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of a connection: set Accept=no"));
+    }
+    listener.set_nonblocking()?;
+    Ok(listener)
 }
 
 impl Listener {
@@ -58,6 +110,7 @@ impl Listener {
         let listener = match address {
             ListenAddress::Unix(path) => Self::Unix(bind_path(path)?),
             ListenAddress::Tcp(address) => Self::Tcp(bind_tcp(*address)?),
+            ListenAddress::Named(name) => Self::Tcp(bind_tcp(ListenAddress::resolve(name)?)?),
         };
         listener.set_nonblocking()?;
         Ok(listener)
@@ -71,6 +124,14 @@ impl Listener {
                 Ok(format!("unix:{}", listener.local_addr()?.as_pathname().unwrap_or(Path::new("")).display()))
             }
         }
+    }
+
+    /// Whether clients come in here, as SO_ACCEPTCONN of socket(7) has it.
+    fn accepts(&self) -> io::Result<bool> {
+        Ok(match self {
+            Self::Tcp(listener) => rustix::net::sockopt::socket_acceptconn(listener)?,
+            Self::Unix(listener) => rustix::net::sockopt::socket_acceptconn(listener)?,
+        })
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
@@ -102,31 +163,31 @@ fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-pub(super) async fn accept(listener: Listener, service: Arc<Service>, clients: Arc<Clients>) {
+pub(super) async fn accept(listener: Listener, service: Arc<Service>) {
     let ended = match listener {
-        Listener::Tcp(listener) => accept_tcp(listener, service, clients).await,
-        Listener::Unix(listener) => accept_unix(listener, service, clients).await,
+        Listener::Tcp(listener) => accept_tcp(listener, service).await,
+        Listener::Unix(listener) => accept_unix(listener, service).await,
     };
     if let Err(error) = ended {
         tracing::error!(%error, "an address is not served");
     }
 }
 
-async fn accept_tcp(listener: TcpListener, service: Arc<Service>, clients: Arc<Clients>) -> io::Result<()> {
+async fn accept_tcp(listener: TcpListener, service: Arc<Service>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {
         match listener.accept().await {
-            Ok((client, _)) => clients.admit(service.clone().attend(client)),
+            Ok((client, address)) => service.admit(client, Peer::of(address.ip())),
             Err(error) => wait_after(error).await,
         }
     }
 }
 
-async fn accept_unix(listener: UnixListener, service: Arc<Service>, clients: Arc<Clients>) -> io::Result<()> {
+async fn accept_unix(listener: UnixListener, service: Arc<Service>) -> io::Result<()> {
     let listener = tokio::net::UnixListener::from_std(listener)?;
     loop {
         match listener.accept().await {
-            Ok((client, _)) => clients.admit(service.clone().attend(client)),
+            Ok((client, _)) => service.admit(client, Peer::Local),
             Err(error) => wait_after(error).await,
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::view::{Action, Card, CardRight, Deed, Holder, Next, Process, SourceState, View, Violation};
+use crate::cycle::Build;
 use crate::text::misleads;
 use crate::units::{Bytes, Percent, Span};
 
@@ -67,7 +68,23 @@ th{font-weight:600;border-bottom:1px solid var(--line)}td.n,th.n{text-align:righ
 pub fn render(view: Option<&View>) -> String {
     match view {
         Some(view) => whole(&view.host, view.interval_seconds, &Body(view)),
-        None => whole("gpuwarden", 2.0, &"<h1>gpuwarden</h1><p>No cycle has ended yet.</p>"),
+        None => whole("gpuwarden", 2.0, &Before),
+    }
+}
+
+/// What else there is, as the page of every exporter says.
+const LINKS: &str = "<a href=\"/metrics\">/metrics</a> &middot; <a href=\"/api/v1/status\">/api/v1/status</a> &middot; \
+                     <a href=\"/-/healthy\">/-/healthy</a> &middot; <a href=\"/-/ready\">/-/ready</a>";
+
+struct Before;
+
+impl Display for Before {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let version = Text(Build::THIS.version);
+        writeln!(
+            f,
+            "<h1>gpuwarden</h1>\n<p class=\"sub\">gpuwarden {version} &middot; {LINKS}</p>\n<p>No cycle has ended yet.</p>"
+        )
     }
 }
 
@@ -102,7 +119,7 @@ fn heading(f: &mut fmt::Formatter, view: &View) -> fmt::Result {
     writeln!(
         f,
         "<h1>{}</h1>\n<p class=\"sub\">{} &middot; driver {} &middot; mode {} &middot; gpuwarden {} &middot; \
-         <a href=\"/metrics\">metrics</a> &middot; <a href=\"/api/v1/status\">JSON</a></p>",
+         {LINKS}</p>",
         Text(&view.host),
         moment(view.at),
         Known(driver),
@@ -403,6 +420,16 @@ mod tests {
 
     #[test]
     fn before_the_first_cycle_the_page_says_so() {
-        assert!(render(None).contains("No cycle has ended yet"));
+        let page = render(None);
+        assert!(page.contains("No cycle has ended yet") && page.contains(Build::THIS.version), "{page}");
+    }
+
+    #[test]
+    fn the_page_leads_to_all_others() {
+        for page in [render(None), render(Some(&View::of(&fixture::cycle())))] {
+            for path in ["/metrics", "/api/v1/status", "/-/healthy", "/-/ready"] {
+                assert!(page.contains(&format!("<a href=\"{path}\">")), "{path}");
+            }
+        }
     }
 }

@@ -17,7 +17,7 @@ fn serve_with(published: Published, reload: Option<AskReload>) -> Served {
     let Listener::Tcp(tcp) = &listener else { panic!("not TCP") };
     let address = tcp.local_addr().unwrap();
     let (published, receiver) = watch::channel(Arc::new(published));
-    let server = Server::start(vec![listener], receiver, reload).unwrap();
+    let server = Server::start(vec![listener], receiver, reload, None).unwrap();
     Served { address, published, _server: server }
 }
 
@@ -128,7 +128,7 @@ fn a_reload_is_answered_with_what_came_of_it() {
 #[test]
 fn slow_clients_keep_nobody_else_away() {
     let served = serve_cycle();
-    let slow: Vec<TcpStream> = (0..CLIENTS + 8)
+    let slow: Vec<TcpStream> = (0..clients::OF_ONE_PEER + 8)
         .map(|_| {
             let mut stream = served.connect();
             stream.write_all(b"GET /metrics HTTP/1.1\r\nHost:").unwrap();
@@ -141,6 +141,57 @@ fn slow_clients_keep_nobody_else_away() {
     // The first of them had to go.
     let mut first = &slow[0];
     assert!(matches!(first.read(&mut [0; 1]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn a_connection_is_good_for_many_questions_also_all_at_once() {
+    let served = serve_cycle();
+    let mut stream = served.connect();
+    let questions = ["/-/healthy", "/nothing", "/-/healthy"];
+    let last = "GET /-/healthy HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let all: String = questions.map(|path| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).concat() + last;
+    stream.write_all(all.as_bytes()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    let came: Vec<&str> = answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(came, ["200", "404", "200", "200"]);
+}
+
+#[test]
+fn a_body_that_is_not_wanted_is_not_waited_for() {
+    let served = serve_cycle();
+    let mut stream = served.connect();
+    stream.write_all(b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    // It ends: what follows would not be read.
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+}
+
+#[test]
+fn gzip_is_the_same_page_and_each_answer_says_that_it_may_differ() {
+    let served = serve_cycle();
+    let (head, plain) = served.ask("GET", "/metrics");
+    assert!(head.contains("vary: accept-encoding") && !head.contains("content-encoding"), "{head}");
+    let mut small = Vec::new();
+    for method in ["HEAD", "GET"] {
+        let mut stream = served.connect();
+        write!(stream, "{method} /metrics HTTP/1.1\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
+        let head = String::from_utf8(answer[..end].to_vec()).unwrap().to_ascii_lowercase();
+        assert!(head.contains("vary: accept-encoding") && head.contains("content-encoding: gzip"), "{head}");
+        small.push((
+            head.lines().find(|line| line.starts_with("content-length")).unwrap().to_owned(),
+            answer.split_off(end + 4),
+        ));
+    }
+    assert_eq!(small[0].0, small[1].0);
+    assert!(small[0].1.is_empty());
+    let mut unpacked = String::new();
+    flate2::read::GzDecoder::new(&small[1].1[..]).read_to_string(&mut unpacked).unwrap();
+    assert_eq!(unpacked, plain);
 }
 
 #[test]
@@ -162,4 +213,32 @@ fn a_socket_that_was_left_behind_is_taken_over() {
     let again = Listener::bind(&address).unwrap();
     assert!(Listener::bind(&address).is_err(), "somebody listens there");
     drop(again);
+}
+
+#[test]
+fn an_address_is_one_of_ip_a_name_or_a_path() {
+    let table = [
+        ("127.0.0.1:9845", Some("127.0.0.1:9845")),
+        ("[::1]:9845", Some("[::1]:9845")),
+        (":9845", Some("[::]:9845")),
+        ("localhost:9845", Some("localhost:9845")),
+        ("gpu-01.example.edu:9845", Some("gpu-01.example.edu:9845")),
+        ("unix:/run/gpuwarden.sock", Some("unix:/run/gpuwarden.sock")),
+        ("localhost", None),
+        ("localhost:", None),
+        ("localhost:99999", None),
+        ("256.0.0.1:9845", None),
+        ("::1:9845", None),
+        ("a b:9845", None),
+        ("unix:run", None),
+        ("http://localhost:9845", None),
+        ("", None),
+    ];
+    for (text, read) in table {
+        let address = text.parse::<ListenAddress>();
+        assert_eq!(address.map(|address| address.to_string()).ok().as_deref(), read, "{text}");
+    }
+    let bound = Listener::bind(&"localhost:0".parse().unwrap()).unwrap().address().unwrap();
+    assert!(bound.starts_with("127.") || bound.starts_with("[::1]"), "{bound}");
+    assert!(Listener::bind(&"no-such-host.invalid:0".parse().unwrap()).is_err());
 }

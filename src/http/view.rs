@@ -1,5 +1,6 @@
 //! A cycle as people look at it: `/api/v1/status`, the status page and `gpuwarden status` all show this one value.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,7 +10,7 @@ use crate::cycle::usage::{Part, usages_of};
 use crate::cycle::{Cycle, Recent};
 use crate::policy::rule::Rung;
 use crate::policy::{Episode, EpisodeKey, Evidence, Fate, Judgement, Mode, Outcome, Rule, Subject};
-use crate::snapshot::{Gpu, Grantee, Health, Readings, Right, Source, Truth};
+use crate::snapshot::{Gpu, GpuUuid, Grantee, Health, Readings, Right, Snapshot, Source, Truth};
 use crate::units::Bytes;
 
 /// An answer of the API that is none.
@@ -40,6 +41,7 @@ pub struct View {
     /// Why the configuration could not be read again, where it could not.
     pub reload_failure: Option<String>,
     pub cards: Vec<Card>,
+    pub topology: Topology,
     pub violations: Vec<Violation>,
     /// Why nothing is signalled now.
     pub pauses: Vec<String>,
@@ -67,6 +69,32 @@ pub struct Card {
     pub rights: Vec<CardRight>,
     /// Whether these are all: no source is silent, and no name in one could be anybody's or any card's.
     pub rights_known: bool,
+}
+
+/// How the cards are wired, as the driver told it when it was loaded; without entries where it does not tell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Topology {
+    pub cards: Vec<Wiring>,
+    /// Each pair of cards once.
+    pub pairs: Vec<Relation>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Wiring {
+    pub gpu: u32,
+    pub uuid: String,
+    /// Those of the host that are near; none where that is not told.
+    pub numa_nodes: Vec<u32>,
+    pub nvswitch_links: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Relation {
+    pub gpus: [u32; 2],
+    pub uuids: [String; 2],
+    /// `internal`, `single`, `multiple`, `hostbridge`, `node` or `system`, as NVML names them.
+    pub pcie: Option<String>,
+    pub nvlinks: Option<u32>,
 }
 
 /// Somebody on a card; nobody can be named where `user` is null.
@@ -183,12 +211,41 @@ impl View {
             driver_fault: seen.gpus.as_ref().err().map(|fault| fault.what.clone()),
             reload_failure: cycle.reload.failure.clone(),
             cards: seen.cards().iter().map(|gpu| Card::of(cycle, gpu)).collect(),
+            topology: Topology::of(seen),
             violations: violations(cycle),
             pauses: cycle.pauses.iter().map(|pause| pause.sentence().to_owned()).collect(),
             fuses_blown: cycle.blown.iter().map(|fuse| fuse.as_str().to_owned()).collect(),
             sources: seen.health.iter().map(SourceState::of).collect(),
             recent: cycle.tallies.recent.iter().rev().map(|recent| Action::of(cycle, recent)).collect(),
         }
+    }
+}
+
+impl Topology {
+    fn of(seen: &Snapshot) -> Self {
+        let numbers: BTreeMap<&GpuUuid, u32> = seen.cards().iter().map(|gpu| (&gpu.uuid, gpu.index)).collect();
+        let cards = seen.topology.cards.iter().filter_map(|(uuid, wiring)| {
+            Some(Wiring {
+                gpu: *numbers.get(uuid)?,
+                uuid: uuid.0.clone(),
+                numa_nodes: wiring.numa_nodes.clone(),
+                nvswitch_links: wiring.switch_links,
+            })
+        });
+        let pairs = seen.topology.pairs.iter().filter_map(|((one, other), relation)| {
+            let mut ends = [(*numbers.get(one)?, one), (*numbers.get(other)?, other)];
+            ends.sort();
+            Some(Relation {
+                gpus: ends.map(|(number, _)| number),
+                uuids: ends.map(|(_, uuid)| uuid.0.clone()),
+                pcie: relation.pcie.map(str::to_owned),
+                nvlinks: relation.nvlinks,
+            })
+        });
+        let (mut cards, mut pairs): (Vec<_>, Vec<_>) = (cards.collect(), pairs.collect());
+        cards.sort_by_key(|card| card.gpu);
+        pairs.sort_by_key(|pair| pair.gpus);
+        Self { cards, pairs }
     }
 }
 
@@ -357,7 +414,7 @@ impl Fact {
         Self {
             fact: evidence.fact.to_owned(),
             value: evidence.value.clone(),
-            asked: evidence.asked.clone(),
+            asked: evidence.asked.to_string(),
             truth: evidence.truth.as_str().to_owned(),
         }
     }

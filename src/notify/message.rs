@@ -124,7 +124,7 @@ fn fact(Evidence { fact, value, asked, .. }: &Evidence) -> String {
         _ => {}
     }
     let (fact, value) = (fact.replace('_', " "), clean(value, WORD));
-    if *asked == value { format!("{fact}: {value}") } else { format!("{fact} {value} (rule: {})", clean(asked, WORD)) }
+    if **asked == value { format!("{fact}: {value}") } else { format!("{fact} {value} (rule: {})", clean(asked, WORD)) }
 }
 
 fn moment(voice: &Voice, at: Timestamp) -> String {

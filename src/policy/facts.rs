@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -21,7 +22,7 @@ pub struct Evidence {
     /// The value that was seen, as people write it; `unknown` where there was none.
     pub value: String,
     /// What the rule says about it, such as `> 40GiB`.
-    pub asked: String,
+    pub asked: Arc<str>,
     pub truth: Truth,
 }
 
@@ -162,10 +163,10 @@ pub(super) fn truth(condition: &Condition, view: &View, now: &Snapshot) -> Truth
     see(condition, view, now).1
 }
 
-/// The same of one condition that asks for a fact, with what it saw in words.
-pub(super) fn look(leaf: &Condition, view: &View, now: &Snapshot) -> Evidence {
+/// The same of one condition that asks for a fact, with what it saw in words; `asked` is what it asks, in words.
+pub(super) fn look(leaf: &Condition, asked: Arc<str>, view: &View, now: &Snapshot) -> Evidence {
     let (value, truth) = see(leaf, view, now);
-    Evidence { fact: leaf.fact(), value: value.in_words(), asked: leaf.asked(), truth }
+    Evidence { fact: leaf.fact(), value: value.in_words(), asked, truth }
 }
 
 fn see(condition: &Condition, view: &View, now: &Snapshot) -> (Value, Truth) {

@@ -34,7 +34,7 @@ impl Verdict {
     }
 
     pub(crate) fn on(mut self, gpu: Card) -> Self {
-        self.gpu = Some(gpu);
+        self.gpu = Some(gpu.into());
         self
     }
 
@@ -65,6 +65,7 @@ pub fn snapshot(second: u64) -> Snapshot {
         health: Vec::new(),
         pauses: Vec::new(),
         gpus_expected: None,
+        topology: Default::default(),
         nvml_errors: BTreeMap::new(),
     }
 }

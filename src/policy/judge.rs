@@ -1,6 +1,7 @@
 //! Whether a rule is broken, in three values, for each of its subjects.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::condition::Condition;
@@ -19,11 +20,11 @@ pub(super) struct Judged {
     pub present: bool,
     pub exempt: bool,
     pub owner: Option<Person>,
-    pub gpu: Option<Card>,
+    pub gpu: Option<Arc<Card>>,
     /// Whether the owner has a right on the card, where that is known and the rule asks.
     pub right: Option<bool>,
     pub evidence: Vec<Evidence>,
-    /// The processes that count and offend, and that may be hit where nothing objects.
+    /// The processes that count and offend, and that may be hit where nothing objects; none unless it is true.
     pub targets: Vec<Target>,
     /// Whom the rights on the card name, other than the owner.
     pub entitled: Vec<Person>,
@@ -37,7 +38,9 @@ pub(super) fn subjects<'a>(
     seen: &[Seen<'a>],
     before: &State,
 ) -> Vec<Judged> {
-    let bench = Bench { rule, rules, now };
+    let asked = rule.when.iter().flat_map(Condition::leaves).map(|leaf| leaf.asked().into()).collect();
+    let cards = now.cards().iter().map(|gpu| (&gpu.uuid, Arc::new(card(gpu)))).collect();
+    let bench = Bench { rule, rules, now, asked, cards };
     let mut judged: Vec<Judged> = match rule.about {
         About::Process => seen.iter().filter_map(|seen| bench.process(seen)).collect(),
         About::User => bench.users(seen),
@@ -74,6 +77,9 @@ struct Bench<'a> {
     rule: &'a Rule,
     rules: &'a Rules,
     now: &'a Snapshot,
+    /// What each leaf of `when` asks, in words.
+    asked: Vec<Arc<str>>,
+    cards: BTreeMap<&'a GpuUuid, Arc<Card>>,
 }
 
 impl<'a> Bench<'a> {
@@ -84,16 +90,17 @@ impl<'a> Bench<'a> {
             return None;
         }
         let view = View::Process(seen);
+        let truth = self.truth(&view);
         Some(Judged {
             subject: Subject::Process { id: seen.process.id, gpu: seen.gpu.uuid.clone() },
-            truth: self.truth(&view),
+            truth,
             present: true,
             exempt: false,
             owner: seen.person(),
-            gpu: Some(card(seen.gpu)),
+            gpu: self.card(seen.gpu),
             right: self.right(seen),
             evidence: self.evidence(&view),
-            targets: targets(std::iter::once((seen, exempt))),
+            targets: targets(Some((seen, exempt)).filter(|_| truth.is_true())),
             entitled: self.entitled(&seen.gpu.uuid, seen.process.uid),
         })
     }
@@ -125,16 +132,17 @@ impl<'a> Bench<'a> {
             footprint: self.rules.footprint,
         };
         let view = View::User(&holder);
+        let truth = self.truth(&view);
         Judged {
             subject: Subject::User { uid, gpu: gpu.cloned() },
-            truth: self.truth(&view),
+            truth,
             present: true,
             exempt: false,
             owner: mine[0].0.person(),
-            gpu: holder.gpu.map(card),
+            gpu: holder.gpu.and_then(|gpu| self.card(gpu)),
             right: gpu.and_then(|_| self.right(mine[0].0)),
             evidence: self.evidence(&view),
-            targets: targets(counted.into_iter()),
+            targets: targets(counted.into_iter().filter(|_| truth.is_true())),
             entitled: gpu.map(|gpu| self.entitled(gpu, Some(uid))).into_iter().flatten().collect(),
         }
     }
@@ -150,7 +158,7 @@ impl<'a> Bench<'a> {
             present: true,
             exempt: false,
             owner: None,
-            gpu: Some(card(gpu)),
+            gpu: self.card(gpu),
             right: None,
             evidence: self.evidence(&view),
             targets: Vec::new(),
@@ -167,7 +175,7 @@ impl<'a> Bench<'a> {
             present: false,
             exempt: seen.iter().any(|seen| belongs(seen, subject) && self.exempt(seen).is_true()),
             owner: None,
-            gpu: subject.gpu().and_then(|uuid| self.now.gpu(uuid)).map(card),
+            gpu: subject.gpu().and_then(|uuid| self.cards.get(uuid)).cloned(),
             right: None,
             evidence: Vec::new(),
             targets: Vec::new(),
@@ -227,7 +235,12 @@ impl<'a> Bench<'a> {
 
     fn evidence(&self, view: &View) -> Vec<Evidence> {
         let leaves = self.rule.when.iter().flat_map(Condition::leaves);
-        leaves.map(|leaf| facts::look(leaf, view, self.now)).collect()
+        let asked = self.asked.iter().cloned();
+        leaves.zip(asked).map(|(leaf, asked)| facts::look(leaf, asked, view, self.now)).collect()
+    }
+
+    fn card(&self, gpu: &Gpu) -> Option<Arc<Card>> {
+        self.cards.get(&gpu.uuid).cloned()
     }
 
     fn exempt(&self, seen: &Seen) -> Truth {
@@ -302,7 +315,7 @@ fn card(gpu: &Gpu) -> Card {
 }
 
 /// The processes behind the holds, each once with all its cards.
-fn targets<'s, 'a: 's>(holds: impl Iterator<Item = Held<'s, 'a>>) -> Vec<Target> {
+fn targets<'s, 'a: 's>(holds: impl IntoIterator<Item = Held<'s, 'a>>) -> Vec<Target> {
     let mut targets: BTreeMap<ProcessId, Target> = BTreeMap::new();
     for (seen, exempt) in holds {
         let process = seen.process;

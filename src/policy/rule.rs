@@ -1,6 +1,7 @@
 //! A rule as admins write it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -134,10 +135,10 @@ impl Rule {
     }
 }
 
-/// A name of the form `[a-z0-9-]+`.
+/// A name of the form `[a-z0-9-]+`. Every ladder and every judgement bears one: they share it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct RuleName(String);
+pub struct RuleName(Arc<str>);
 
 impl RuleName {
     pub fn as_str(&self) -> &str {
@@ -150,11 +151,11 @@ impl Scalar for RuleName {
 
     fn from_text(text: &str) -> Result<Self, Malformed> {
         let fits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        if fits { Ok(Self(text.to_owned())) } else { Err(Malformed::new(text, Self::EXPECTED)) }
+        if fits { Ok(Self(text.into())) } else { Err(Malformed::new(text, Self::EXPECTED)) }
     }
 
     fn from_number(number: u64) -> Result<Self, Malformed> {
-        Ok(Self(number.to_string()))
+        Ok(Self(number.to_string().into()))
     }
 }
 

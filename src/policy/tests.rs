@@ -139,6 +139,7 @@ impl Node {
             health: Vec::new(),
             pauses: Vec::new(),
             gpus_expected: None,
+            topology: Default::default(),
             nvml_errors: BTreeMap::new(),
         }
     }

@@ -97,5 +97,7 @@ pub struct Identity {
     pub vbios: Option<String>,
     pub inforom: Option<String>,
     pub board_part: Option<String>,
+    /// The one of the host that is near (`nvmlDeviceGetMemoryAffinity`), where that is a single one. On coherent platforms
+    /// the memory of the card is a node as well (`nvmlDeviceGetNumaNodeId`): that is not it.
     pub numa_node: Option<u32>,
 }

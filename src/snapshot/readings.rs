@@ -20,6 +20,9 @@ pub struct Readings {
     pub activity: Activity,
     pub memory: Memory,
     pub temperature: Option<Celsius>,
+    pub memory_temperature: Option<Celsius>,
+    /// Degrees left to slowdown (`nvmlDeviceGetMarginTemperature`); below 0 it is slowed down.
+    pub temperature_margin: Option<Celsius>,
     /// By the label `threshold`: slowdown, shutdown, gpu_max, memory_max.
     pub temperature_thresholds: Vec<(&'static str, Celsius)>,
     pub power: Option<Watts>,
@@ -32,10 +35,19 @@ pub struct Readings {
     pub clocks_max: Vec<(&'static str, Hertz)>,
     /// 0 (fastest) to 15 (`nvmlDeviceGetPerformanceState`).
     pub performance_state: Option<u32>,
-    /// Each fan's speed as a share of its maximum.
-    pub fans: Vec<Percent>,
+    /// What can hold the clocks down, by the label `reason`, and whether it does now.
+    pub clock_events: Vec<(&'static str, bool)>,
+    /// How long it did since the driver was loaded, of those that the driver times.
+    pub clock_event_times: Vec<(&'static str, Duration)>,
+    /// Each fan by its number, with its speed as a share of the nominal one.
+    pub fans: Vec<(u32, Percent)>,
     pub pcie: Pcie,
+    /// Bytes a second, by the label `direction`, over the 20 ms that each takes to measure.
+    pub pcie_throughput: Vec<(&'static str, Bytes)>,
+    pub nvlink: NvLink,
     pub ecc: Ecc,
+    /// What the driver advises, as NVML numbers it (`nvmlDeviceGpuRecoveryAction_t`).
+    pub recovery_action: Option<u32>,
     pub persistence_mode: Option<bool>,
     /// As NVML numbers it (`nvmlComputeMode_t`).
     pub compute_mode: Option<u32>,
@@ -73,7 +85,24 @@ pub struct Pcie {
     pub generation_max: Option<u32>,
     pub width: Option<u32>,
     pub width_max: Option<u32>,
+    /// Packets that were sent again since the driver was loaded.
     pub replays: Option<u64>,
+    /// By the label `direction` (rx, tx), since the agent first looked. Where the driver's counter has 32 bits, at least so
+    /// many: what is a multiple of 4 GiB between two looks is not seen.
+    pub bytes: Vec<(&'static str, Bytes)>,
+}
+
+/// The NVLinks of a card.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NvLink {
+    /// Each link by its number, and whether it is up.
+    pub up: Vec<(u32, bool)>,
+    /// Of all links, by the label `type` (replay, recovery, crc), since the driver was loaded.
+    pub errors: Vec<(&'static str, u64)>,
+    /// Of all links, by the label `direction` (rx, tx), since the driver was loaded.
+    pub bytes: Vec<(&'static str, Bytes)>,
+    /// How far the card is in joining the NVSwitch fabric (`NVML_GPU_FABRIC_STATE_…`).
+    pub fabric_state: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,4 +112,16 @@ pub struct Ecc {
     pub errors: BTreeMap<(&'static str, &'static str), u64>,
     /// Likewise, in the life of the card.
     pub lifetime_errors: BTreeMap<(&'static str, &'static str), u64>,
+    /// Whether the SRAM has had more errors than the driver takes to be sound.
+    pub sram_threshold_exceeded: Option<bool>,
+    /// Pages of memory that are no longer used, by the label `cause` (corrected, uncorrected).
+    pub retired_pages: Vec<(&'static str, u64)>,
+    /// Whether pages will be retired when the card is reset.
+    pub retired_pages_pending: Option<bool>,
+    /// Rows of memory that others stand in for, by the label `cause`.
+    pub remapped_rows: Vec<(&'static str, u64)>,
+    pub row_remap_pending: Option<bool>,
+    pub row_remap_failure: Option<bool>,
+    /// Banks of memory, by the label `availability` of their spare rows.
+    pub row_remap_banks: Vec<(&'static str, u64)>,
 }

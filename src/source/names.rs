@@ -25,7 +25,7 @@ pub struct Known {
 impl Known {
     /// Fails only where the kernel gives no thread.
     pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
-        let look = Nvml::start(nvml_library.map(PathBuf::into_os_string))?.look(Wanted::default(), PATIENCE);
+        let look = Nvml::new(nvml_library.map(PathBuf::into_os_string)).look(Wanted::default(), PATIENCE);
         let cards = look.map(|look| look.cards.into_iter().map(named).collect());
         Ok(Self { directory: RefCell::new(Directory::start()?), cards, patience: Cell::new(PATIENCE) })
     }

@@ -5,9 +5,11 @@ use std::io;
 use std::path::Path;
 
 use super::cgroup::{self, ContainerId};
-use super::procfs::{Executable, Procfs, Stat, attributes};
+use super::procfs::stat::Image;
+use super::procfs::{Dir, Executable, Procfs, Stat, attributes};
 use crate::snapshot::{Confidence, Process, ProcessId, Protection, Unseen};
 use crate::text::cleaned;
+use crate::units::Uid;
 
 /// Whom no rule may hit, by the name of the executable; a star at the end stands for the rest of the name.
 const INFRASTRUCTURE: [&str; 56] = [
@@ -73,25 +75,41 @@ const INFRASTRUCTURE: [&str; 56] = [
     "nvidia-cuda-mps-server",
 ];
 
+/// So many cycles what was read of a process is trusted while nothing shows that it changed. A file whose owner changes,
+/// a process that changes its real uid alone: such things show in nothing that is cheap to read.
+const TRUSTED: u8 = 16;
+
 /// What is known of a living process beyond this cycle.
 #[derive(Debug, Clone)]
 struct Kept {
-    /// The name of its executable as first seen.
-    command: String,
-    /// What it ran when its command line was read: another file means that it has become another program.
+    /// As last read as a whole.
+    process: Process,
+    /// The file behind `process.executable`.
     executable: Option<Executable>,
-    command_line: Option<String>,
-    protection: Option<Protection>,
+    marks: Marks,
+    /// In how many cycles it is read as a whole again.
+    trusted_for: u8,
+}
+
+/// What shows that a process may have become another: exec moves its image, setuid changes the owner of its directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Marks {
+    image: Option<Image>,
+    effective_uid: Option<Uid>,
+    cgroup: Option<String>,
+    mps: bool,
 }
 
 /// Reads processes; one for the life of the agent.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Processes {
     kept: BTreeMap<ProcessId, Kept>,
+    /// Where the agent stood when they were read.
+    standpoint: Standpoint,
 }
 
 /// Where the agent itself stands: whom it must not hit, and what counts as the host.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Standpoint {
     pub ancestry: BTreeSet<i32>,
     pub pid_namespace: Option<u64>,
@@ -104,8 +122,9 @@ pub struct Standpoint {
 
 impl Standpoint {
     pub fn of(procfs: &Procfs, own_pid: i32) -> Self {
-        let namespace = |kind| procfs.own_namespace(kind).ok().flatten();
-        let cgroup = procfs.own_cgroup().ok().flatten();
+        let own = procfs.own().ok().flatten();
+        let namespace = |kind| own.as_ref()?.namespace(kind).ok().flatten();
+        let cgroup = own.as_ref().and_then(|own| own.cgroup().ok().flatten());
         Self {
             ancestry: procfs.ancestry(own_pid).into_iter().collect(),
             pid_namespace: namespace("pid"),
@@ -118,7 +137,7 @@ impl Standpoint {
 }
 
 impl Processes {
-    /// A process of the driver's list, or why it cannot be named.
+    /// A process of the driver's list, or why it cannot be named. Everything that an act depends on is read now.
     pub fn read(
         &mut self,
         procfs: &Procfs,
@@ -126,19 +145,60 @@ impl Processes {
         pid: i32,
         mps: bool,
     ) -> io::Result<Result<Process, Unseen>> {
+        self.seen(procfs, standpoint, pid, mps, false)
+    }
+
+    /// The same in each cycle: what does not change while a process lives, or shows when it does, is read once.
+    pub fn follow(
+        &mut self,
+        procfs: &Procfs,
+        standpoint: &Standpoint,
+        pid: i32,
+        mps: bool,
+    ) -> io::Result<Result<Process, Unseen>> {
+        self.seen(procfs, standpoint, pid, mps, true)
+    }
+
+    fn seen(
+        &mut self,
+        procfs: &Procfs,
+        standpoint: &Standpoint,
+        pid: i32,
+        mps: bool,
+        trusting: bool,
+    ) -> io::Result<Result<Process, Unseen>> {
         let unseen = if standpoint.blind { Unseen::Hidden } else { Unseen::Exited };
-        let before = match procfs.stat(pid) {
-            Ok(Some(stat)) => stat,
+        let (dir, stat) = match opened(procfs, pid) {
+            Ok(Some(opened)) => opened,
             Ok(None) => return Ok(Err(unseen)),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Err(Unseen::Hidden)),
             Err(error) => return Err(error),
         };
-        let process = self.facts(procfs, standpoint, &before, mps);
-        // Facts that were read while the pid passed to another process are of both, and so of neither.
-        match procfs.stat(pid)? {
-            Some(after) if after.started == before.started => Ok(Ok(process)),
-            Some(_) | None => {
-                self.kept.remove(&process.id);
+        if self.standpoint != *standpoint {
+            self.standpoint = standpoint.clone();
+            self.kept.values_mut().for_each(|kept| kept.trusted_for = 0);
+        }
+        let marks = Marks {
+            image: stat.image,
+            effective_uid: dir.effective_uid().ok().flatten(),
+            cgroup: dir.cgroup().ok().flatten(),
+            mps,
+        };
+        let id = ProcessId { pid: stat.pid, started: stat.started };
+        if let Some(kept) = self.kept.get_mut(&id).filter(|kept| trusting && kept.is_trusted(&marks)) {
+            kept.trusted_for -= 1;
+            return Ok(Ok(Process { host_memory: stat.resident, host_cpu: Some(stat.cpu), ..kept.process.clone() }));
+        }
+        let kept = facts(procfs, standpoint, &dir, &stat, marks, self.kept.get(&id));
+        let process = kept.process.clone();
+        // Of one that ended meanwhile some facts are missing.
+        match dir.stat()? {
+            Some(_) => {
+                self.kept.insert(id, kept);
+                Ok(Ok(process))
+            }
+            None => {
+                self.kept.remove(&id);
                 Ok(Err(Unseen::Exited))
             }
         }
@@ -148,59 +208,78 @@ impl Processes {
     pub fn keep(&mut self, alive: &BTreeMap<ProcessId, Process>) {
         self.kept.retain(|id, _| alive.contains_key(id));
     }
+}
 
-    /// Owner, executable and cgroup are read each cycle, for exec, setuid and a move between cgroups change them
-    /// without changing the process, and whom a signal may hit depends on them; each is one short read. The command line
-    /// is read again only when the executable is another.
-    fn facts(&mut self, procfs: &Procfs, standpoint: &Standpoint, stat: &Stat, mps: bool) -> Process {
-        let pid = stat.pid;
-        let id = ProcessId { pid, started: stat.started };
-        let status = procfs.status(pid).ok().flatten();
-        let executable = procfs.executable(pid).ok().flatten();
-        let cgroup = procfs.cgroup(pid).ok().flatten();
-        let host = is_on_the_host(procfs, standpoint, pid, cgroup.as_deref());
+fn opened(procfs: &Procfs, pid: i32) -> io::Result<Option<(Dir, Stat)>> {
+    let Some(dir) = procfs.dir(pid)? else { return Ok(None) };
+    let stat = dir.stat()?;
+    Ok(stat.map(|stat| (dir, stat)))
+}
 
-        let fresh = || Kept {
-            command: cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end(), ' '),
-            executable: executable.clone(),
-            command_line: procfs.command_line(pid).ok().flatten(),
-            protection: None,
-        };
-        let kept = self.kept.entry(id).or_insert_with(fresh);
-        if executable.is_some() && executable != kept.executable {
-            *kept = Kept { command: kept.command.clone(), ..fresh() };
-        }
-        // A zombie runs no file any more; what it was it still is.
-        if !(stat.is_zombie() && executable.is_none()) {
-            kept.protection = protection(procfs, standpoint, stat, executable.as_ref(), host, mps);
-        }
-        Process {
-            id,
-            uid: status.as_ref().map(|status| status.uid),
-            confidence: if host == Some(true) { Confidence::High } else { Confidence::Low },
-            command: kept.command.clone(),
-            executable: kept.executable.as_ref().map(|file| file.path.clone()),
-            command_line: kept.command_line.clone(),
-            protection: kept.protection,
-            host_memory: status.as_ref().and_then(|status| status.resident),
-            host_cpu: Some(stat.cpu),
-        }
+impl Kept {
+    /// Without an image an exec would not show; where the two uids differ, the real one may become another unseen.
+    fn is_trusted(&self, marks: &Marks) -> bool {
+        let shows_changes = marks.image.is_some() && marks.effective_uid == self.process.uid;
+        self.trusted_for > 0 && shows_changes && *marks == self.marks
     }
+}
+
+/// Owner, executable and cgroup can change without changing the process (exec, setuid, a move between cgroups), and whom
+/// a signal may hit depends on them. The command line is read again only when another program runs.
+fn facts(
+    procfs: &Procfs,
+    standpoint: &Standpoint,
+    dir: &Dir,
+    stat: &Stat,
+    marks: Marks,
+    before: Option<&Kept>,
+) -> Kept {
+    let executable = dir.executable().ok().flatten();
+    let host = is_on_the_host(standpoint, dir, marks.cgroup.as_deref());
+    // Of one that is in the midst of its exec, the arguments are not there yet, and nor is the image.
+    let same_image = |kept: &&Kept| marks.image.is_none() || marks.image == kept.marks.image;
+    // A zombie runs no file any more; what it was it still is.
+    let same_file = |kept: &&Kept| executable.is_none() || executable == kept.executable;
+    let same = before.filter(same_image).filter(same_file);
+    let command = || cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end(), ' ');
+    let ended = stat.is_zombie() && executable.is_none();
+    let protection = match same.filter(|_| ended) {
+        Some(kept) => kept.process.protection,
+        None if ended => None,
+        None => protection(procfs, standpoint, dir, stat, executable.as_ref(), host, marks.mps),
+    };
+    let process = Process {
+        id: ProcessId { pid: stat.pid, started: stat.started },
+        uid: dir.status().ok().flatten().map(|status| status.uid),
+        confidence: if host == Some(true) { Confidence::High } else { Confidence::Low },
+        command: before.map_or_else(command, |kept| kept.process.command.clone()),
+        executable: same
+            .map_or_else(|| executable.as_ref().map(|file| file.path.clone()), |kept| kept.process.executable.clone()),
+        command_line: same.map_or_else(|| dir.command_line().ok().flatten(), |kept| kept.process.command_line.clone()),
+        protection,
+        host_memory: stat.resident,
+        host_cpu: Some(stat.cpu),
+    };
+    // Not all in one cycle.
+    let trusted_for = before.map_or(1 + stat.pid.cast_unsigned() as u8 % TRUSTED, |_| TRUSTED);
+    let executable = same.map_or(executable, |kept| kept.executable.clone());
+    Kept { process, executable, marks, trusted_for }
 }
 
 /// Whether it runs outside containers, as far as namespaces and cgroup tell: there its uid is its owner, and its files
 /// are the host's. The container that the agent itself runs in is its host.
-fn is_on_the_host(procfs: &Procfs, standpoint: &Standpoint, pid: i32, cgroup: Option<&str>) -> Option<bool> {
-    let same = |kind, own: Option<u64>| Some(procfs.namespace(pid, kind).ok().flatten()? == own?);
+fn is_on_the_host(standpoint: &Standpoint, dir: &Dir, cgroup: Option<&str>) -> Option<bool> {
+    let same = |kind, own: Option<u64>| Some(dir.namespace(kind).ok().flatten()? == own?);
     let contained = cgroup::container(cgroup?);
     let outside = contained.is_none() || contained == standpoint.container;
     Some(outside && same("pid", standpoint.pid_namespace)? && same("user", standpoint.user_namespace)?)
 }
 
 /// Whether a rule may hit it. `None` where that cannot be told.
-pub fn protection(
+fn protection(
     procfs: &Procfs,
     standpoint: &Standpoint,
+    dir: &Dir,
     stat: &Stat,
     executable: Option<&Executable>,
     host: Option<bool>,
@@ -221,8 +300,7 @@ pub fn protection(
         // host's root.
         let own = match host? {
             true => {
-                is_the_hosts(executable)
-                    || procfs.namespace(stat.pid, "mnt").ok().flatten() == Some(standpoint.mount_namespace?)
+                is_the_hosts(executable) || dir.namespace("mnt").ok().flatten() == Some(standpoint.mount_namespace?)
             }
             false => false,
         };

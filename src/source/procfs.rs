@@ -2,18 +2,20 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
 
+pub mod dir;
 pub mod stat;
 pub mod status;
 pub mod command;
 pub mod namespace;
 pub mod mounts;
 
+pub use dir::Dir;
 pub use stat::Stat;
 pub use status::Status;
 
@@ -57,31 +59,27 @@ impl Procfs {
         &self.root
     }
 
+    /// The process that has this pid now.
+    pub fn dir(&self, pid: i32) -> io::Result<Option<Dir>> {
+        Dir::open(self.path(pid))
+    }
+
+    /// The agent itself.
+    pub fn own(&self) -> io::Result<Option<Dir>> {
+        Dir::open(self.root.join("self"))
+    }
+
     pub fn stat(&self, pid: i32) -> io::Result<Option<Stat>> {
-        self.parsed(pid, "stat", Stat::parse)
+        self.dir(pid)?.map_or(Ok(None), |dir| dir.stat())
     }
 
     pub fn status(&self, pid: i32) -> io::Result<Option<Status>> {
-        self.parsed(pid, "status", Status::parse)
+        self.dir(pid)?.map_or(Ok(None), |dir| dir.status())
     }
 
-    /// The text of its cgroup file, for `source::cgroup` to read.
-    pub fn cgroup(&self, pid: i32) -> io::Result<Option<String>> {
-        self.parsed(pid, "cgroup", |text| Some(String::from_utf8_lossy(text).into_owned()))
-    }
-
-    /// Its arguments with secrets masked; `None` also for one that has none, such as a kernel thread or a zombie.
-    pub fn command_line(&self, pid: i32) -> io::Result<Option<String>> {
-        // One byte more tells that it goes on.
-        let start = fs::File::open(self.path(pid, "cmdline")).and_then(|file| {
-            let mut text = Vec::new();
-            file.take(command::READ as u64 + 1).read_to_end(&mut text)?;
-            Ok(text)
-        });
-        match start {
-            Ok(text) => Ok(Some(command::masked(&text)).filter(|line| !line.is_empty())),
-            Err(error) => absent(error),
-        }
+    /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
+    pub fn executable(&self, pid: i32) -> io::Result<Option<Executable>> {
+        self.dir(pid)?.map_or(Ok(None), |dir| dir.executable())
     }
 
     /// Whether the filesystem of this device may be a user's own. Asked of the mounts that pid 1 sees: for a service that
@@ -89,42 +87,6 @@ impl Procfs {
     pub fn may_be_a_users(&self, device: (u32, u32)) -> bool {
         let table = ["1/mountinfo", "self/mountinfo"].iter().find_map(|file| fs::read(self.root.join(file)).ok());
         table.is_some_and(|table| mounts::may_be_a_users(&String::from_utf8_lossy(&table), device))
-    }
-
-    /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
-    pub fn executable(&self, pid: i32) -> io::Result<Option<Executable>> {
-        let link = self.path(pid, "exe");
-        let read = fs::read_link(&link).and_then(|target| Ok((target, attributes(&link)?)));
-        match read {
-            Ok((target, file)) => Ok(Some(executable(target.as_os_str(), &file))),
-            Err(error) => absent(error),
-        }
-    }
-
-    /// The identity of one of its namespaces: `pid`, `user`, `mnt`.
-    pub fn namespace(&self, pid: i32, kind: &str) -> io::Result<Option<u64>> {
-        self.namespace_of(&pid.to_string(), kind)
-    }
-
-    /// The identity of one of the agent's own namespaces.
-    pub fn own_namespace(&self, kind: &str) -> io::Result<Option<u64>> {
-        self.namespace_of("self", kind)
-    }
-
-    fn namespace_of(&self, process: &str, kind: &str) -> io::Result<Option<u64>> {
-        let link = self.root.join(process).join("ns").join(kind);
-        match fs::read_link(link) {
-            Ok(target) => Ok(namespace::parse(&target.to_string_lossy())),
-            Err(error) => absent(error),
-        }
-    }
-
-    /// The agent's own cgroup file.
-    pub fn own_cgroup(&self) -> io::Result<Option<String>> {
-        match fs::read(self.root.join("self/cgroup")) {
-            Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
-            Err(error) => absent(error),
-        }
     }
 
     /// The agent and the processes that started it, up to pid 1.
@@ -160,34 +122,18 @@ impl Procfs {
 
     /// Whether other people's processes are hidden from the agent (the mount option `hidepid`).
     pub fn hides_processes(&self) -> bool {
-        let mounts = ["self/mountinfo", "mounts"].iter().find_map(|file| fs::read(self.root.join(file)).ok());
-        let hidden = mounts.is_some_and(|text| mounts::hides(&String::from_utf8_lossy(&text), &self.root));
-        // The option does not concern root, nor the group that it names. Pid 1 is always there and somebody else's.
-        hidden && !matches!(self.stat(1), Ok(Some(_)))
-    }
-
-    fn path(&self, pid: i32, file: &str) -> PathBuf {
-        self.root.join(pid.to_string()).join(file)
-    }
-
-    fn parsed<T>(&self, pid: i32, file: &str, parse: impl FnOnce(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
-        let path = self.path(pid, file);
-        match fs::read(&path) {
-            Ok(text) => match parse(&text) {
-                Some(value) => Ok(Some(value)),
-                None => {
-                    Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} is not understood", path.display())))
-                }
-            },
-            Err(error) => absent(error),
+        // The option does not concern root, nor the group that it names. Pid 1 is always there and somebody else's. It is
+        // asked first: on a host with containers the table of mounts has thousands of lines.
+        if matches!(self.stat(1), Ok(Some(_))) {
+            return false;
         }
+        let mounts = ["self/mountinfo", "mounts"].iter().find_map(|file| fs::read(self.root.join(file)).ok());
+        mounts.is_some_and(|text| mounts::hides(&String::from_utf8_lossy(&text), &self.root))
     }
-}
 
-/// A process that is gone is no error: its directory is gone, or its files no longer answer (ESRCH).
-fn absent<T>(error: io::Error) -> io::Result<Option<T>> {
-    let gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ESRCH);
-    if gone { Ok(None) } else { Err(error) }
+    fn path(&self, pid: i32) -> PathBuf {
+        self.root.join(pid.to_string())
+    }
 }
 
 /// What the kernel knows of a file. Its server is not asked: the executables of users lie on network and FUSE

@@ -126,7 +126,7 @@ gpus:
     assert_eq!(told.clocks, [("graphics", Hertz(1.98e9)), ("memory", Hertz(2.619e9))]);
     assert_eq!(told.clocks_max, [("graphics", Hertz(1.98e9))]);
     assert_eq!(told.performance_state, Some(0));
-    assert_eq!(told.fans, [Percent(30.0), Percent(31.0)]);
+    assert_eq!(told.fans, [(0, Percent(30.0)), (1, Percent(31.0))]);
     let pcie = &told.pcie;
     assert_eq!((pcie.generation, pcie.generation_max, pcie.width, pcie.replays), (Some(4), Some(5), Some(8), Some(2)));
     assert_eq!(told.ecc.mode, Some(true));
@@ -324,7 +324,7 @@ fn a_library_that_is_not_there_is_named() {
     let mut node = Node::new("gpus: []");
     fs::remove_file(node.root.path().join("libnvidia-ml.so.1")).unwrap();
     let fault = node.observe().gpus.unwrap_err().what;
-    assert!(fault.starts_with("cannot load the driver's library") && fault.contains("libnvidia-ml.so.1"), "{fault}");
+    assert!(fault.starts_with("there is no NVIDIA driver") && fault.contains("libnvidia-ml.so.1"), "{fault}");
 }
 
 #[test]

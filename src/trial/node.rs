@@ -73,6 +73,7 @@ impl<'a> Node<'a> {
             health: Vec::new(),
             pauses: nvml.iter().map(|_| Pause::DriverStale).collect(),
             gpus_expected: None,
+            topology: Default::default(),
             nvml_errors: BTreeMap::new(),
         }
     }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use expect_test::{Expect, expect, expect_file};
 
 use super::*;
-use crate::config::check::{self, Names};
+use crate::config::check::{self, Names, Others};
 
 const RULES: &str = r#"
 rules:
@@ -230,7 +230,7 @@ fn every_broken_file_is_told_with_its_place() {
     files.sort();
     let mut told = String::new();
     for file in files {
-        let lines = check::file(&file, &Names::UNASKED, errors);
+        let lines = check::file(&file, &Names::UNASKED, Others { test: errors, web: |_, _| Vec::new() });
         assert!(!lines.is_empty(), "{} is not broken", file.display());
         told.extend(lines.iter().map(|line| line.to_string().replacen("tests/broken/", "", 1) + "\n"));
     }

@@ -23,7 +23,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("config", &["nesting", "text", "units", "snapshot", "policy", "source", "enforce"]),
     ("cycle", &["units", "snapshot", "policy", "enforce"]),
     ("export", &["units", "snapshot", "policy", "enforce", "cycle"]),
-    ("http", &["text", "units", "snapshot", "policy", "cycle", "export"]),
+    ("http", &["text", "units", "snapshot", "policy", "config", "cycle", "export"]),
     ("trial", &["units", "schedule", "snapshot", "policy", "source", "config"]),
     ("status", &["causes", "text", "units", "http"]),
     ("demo", &[]),

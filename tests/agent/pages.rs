@@ -90,7 +90,7 @@ fn is_well_formed(agent: &Agent) {
     promtool_is_silent(&page.text);
 }
 
-fn promtool_is_silent(page: &str) {
+pub fn promtool_is_silent(page: &str) {
     let mut promtool = Command::new("promtool");
     promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut promtool = promtool.spawn().expect("promtool, of Debian's package prometheus");
@@ -108,12 +108,17 @@ pub struct Prometheus {
 
 impl Prometheus {
     pub fn scraping(agent: &Agent, dir: &Path) -> Self {
-        let address = crate::harness::agent::free_address();
-        let config = dir.join("prometheus.yml");
         let text = format!(
             "global: {{scrape_interval: 1s}}\nscrape_configs: [{{job_name: gpuwarden, static_configs: [{{targets: ['{}']}}]}}]\n",
             agent.address
         );
+        Self::with(&text, dir)
+    }
+
+    /// One with this configuration.
+    pub fn with(text: &str, dir: &Path) -> Self {
+        let address = crate::harness::agent::free_address();
+        let config = dir.join("prometheus.yml");
         std::fs::write(&config, text).unwrap();
         let mut server = Command::new("prometheus");
         server.arg(format!("--config.file={}", config.display()));

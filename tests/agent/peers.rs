@@ -33,7 +33,7 @@ pub fn gpustat_sees(scenario: &Path) -> Value {
     sees("gpustat.py", &Library::new(), scenario)
 }
 
-fn sees(script: &str, library: &Library, scenario: &Path) -> Value {
+pub fn sees(script: &str, library: &Library, scenario: &Path) -> Value {
     let mut python = Command::new(&*PYTHON);
     // Isolated: scripts are named like what they import.
     python.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/peers").join(script));

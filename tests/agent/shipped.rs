@@ -372,6 +372,7 @@ fn cells(place: &Value) -> Vec<(u64, u64)> {
 // The unit file
 
 const UNIT: &str = "systemd/gpuwarden.service";
+const SOCKET: &str = "systemd/gpuwarden.socket";
 
 /// The lines of the unit, continued ones joined, without comments.
 fn unit_lines() -> Vec<String> {
@@ -405,12 +406,43 @@ fn the_unit_is_as_closed_as_it_can_be() {
     expect_success(&systemd_analyze(&["security", "--offline=true", "--no-pager", "--threshold=35"]));
 }
 
+/// What the guide adds to the unit for sockets of systemd.
+fn drop_in() -> String {
+    let page = read("docs/web.md");
+    page.split("```ini\n").nth(1).unwrap().split("```").next().unwrap().to_owned()
+}
+
+#[test]
+fn systemd_has_nothing_to_say_about_the_socket_and_what_the_guide_adds_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = unit_here(folder.path());
+    let socket = folder.path().join("gpuwarden.socket");
+    fs::write(&socket, read(SOCKET)).unwrap();
+    let drop_ins = folder.path().join("gpuwarden.service.d");
+    fs::create_dir(&drop_ins).unwrap();
+    let program = env!("CARGO_BIN_EXE_gpuwarden");
+    fs::write(drop_ins.join("socket.conf"), drop_in().replace("/usr/bin/gpuwarden", program)).unwrap();
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(unit).arg(socket).output().unwrap();
+    expect_success(&output);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert!(drop_in().contains("--web.systemd-socket"));
+    // As without it.
+    assert!(read(SOCKET).contains("\nListenStream=127.0.0.1:9845\n"));
+}
+
 #[test]
 fn every_flag_of_the_unit_is_one_of_the_program() {
+    let mut lines = unit_lines();
+    lines.extend(drop_in().lines().map(str::to_owned));
+    let starts = lines.iter().filter_map(|line| line.strip_prefix("ExecStart=")).filter(|start| !start.is_empty());
+    let starts: Vec<&str> = starts.collect();
+    assert_eq!(starts.len(), 2);
+    starts.into_iter().for_each(expect_flags_of_the_program);
+}
+
+fn expect_flags_of_the_program(start: &str) {
     let help = Command::new(env!("CARGO_BIN_EXE_gpuwarden")).args(["serve", "--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
-    let lines = unit_lines();
-    let start = lines.iter().find_map(|line| line.strip_prefix("ExecStart=")).expect("ExecStart");
     let words: Vec<&str> = start.split_whitespace().collect();
     assert_eq!(words[..2], ["/usr/bin/gpuwarden", "serve"]);
     let known = |flag: &str| help.split_whitespace().any(|word| word == flag);

@@ -7,10 +7,9 @@ use crate::ladder::{ENFORCE, UNASSIGNED};
 use crate::pages::Prometheus;
 use crate::peers::{gpustat_sees, nvidia_ml_py_sees, nvitop_sees};
 use crate::shipped::expressions;
-use nvml_sim::Gpu;
-use nvml_sim::scenario::{Clocks, Ecc, EccCounts, EccLocations, Kind, Pcie, PowerLimits, TemperatureThresholds};
-use nvml_sim::units::{Clock, Load, Percent, Power};
-use nvml_sim::{Process, value::Value as Said};
+use nvml_sim::scenario::Kind;
+use nvml_sim::units::{Load, Percent, Power};
+use nvml_sim::{Process, Scenario};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
@@ -71,29 +70,27 @@ fn nvitop_and_gpustat_see_what_the_agent_sees() {
     }
 }
 
-/// A card that can tell all that the dashboard asks.
-fn talkative() -> Gpu {
-    let counts = || EccCounts {
-        corrected: EccLocations { dram: 1.into(), sram: 0.into(), ..EccLocations::default() },
-        uncorrected: EccLocations { dram: 0.into(), sram: 0.into(), ..EccLocations::default() },
-    };
-    Gpu {
-        power_limits: PowerLimits { enforced: Power(700_000).into(), ..PowerLimits::default() },
-        temperature_thresholds: TemperatureThresholds { slowdown: 87.into(), ..TemperatureThresholds::default() },
-        clocks: Clocks { sm: Clock(1980).into(), ..Clocks::default() },
-        fans: vec![Percent(30).into()],
-        ecc: Ecc { mode: true.into(), volatile: counts(), aggregate: counts(), ..Ecc::default() },
-        pcie: Pcie {
-            generation: 5.into(),
-            max_generation: 5.into(),
-            width: 16.into(),
-            max_width: 16.into(),
-            replays: Said::Known(0),
-            ..Pcie::default()
-        },
-        ..Gpu::default()
-    }
-}
+/// Cards that can tell all that the dashboard asks.
+const TALKATIVE: &str = "
+    gpus: [{}, {}]
+    defaults:
+      name: NVIDIA H100 80GB HBM3
+      memory: {total: 80GiB, reserved: 500MiB}
+      utilization: 50%
+      temperature: 41
+      temperature_thresholds: {slowdown: 87}
+      power: 120W
+      power_limits: {enforced: 700W}
+      energy: integrate
+      clocks: {sm: 1980MHz}
+      clock_events: []
+      fans: [30%]
+      pcie: {generation: 5, max_generation: 5, width: 16, max_width: 16, replays: 0, tx_total: 5GiB, rx_total: 7GiB}
+      nvlink: {links: [true, true], tx_total: 1GiB, rx_total: 1GiB}
+      ecc: {mode: true, volatile: {corrected: {dram: 1, sram: 0}, uncorrected: {dram: 0, sram: 0}}}
+      retired_pages: {single_bit: [4096], double_bit: [], pending: false}
+      remapped_rows: {corrected: 0, uncorrected: 1, pending: false, failure: false}
+";
 
 #[test]
 fn every_panel_of_the_dashboard_has_data() {
@@ -101,7 +98,7 @@ fn every_panel_of_the_dashboard_has_data() {
         return;
     }
     let mut node = Node::new(2);
-    node.change(|scenario| scenario.gpus = vec![talkative(), talkative()]);
+    node.change(|scenario| *scenario = TALKATIVE.parse::<Scenario>().unwrap());
     node.configure(&format!("{ENFORCE}assignments: {{fixed: [{{to: {{user: carol}}, gpus: [0]}}]}}"));
     node.rules(UNASSIGNED);
     let agent = node.start();
@@ -113,6 +110,8 @@ fn every_panel_of_the_dashboard_has_data() {
         [node.runs(node.carol, SLEEPS), node.runs_on_terminal(node.alice, IGNORES_TERM), node.runs(node.bob, SLEEPS)];
     node.held(0, &[&workers[0].with(8), &workers[2].with(2)]);
     node.held(1, &[&workers[1].with(10)]);
+    node.change(|scenario| scenario.gpus[0].xids = vec![94]);
+    agent.shows("the Xid error", |page| page.all("gpuwarden_gpu_xid_errors_total", &[]).count() == 1);
     let dashboard: Value = serde_json::from_str(include_str!("../../grafana/node.json")).unwrap();
     for (title, query) in expressions(&dashboard, &agent.address.to_string()) {
         // That there is something, not what.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::cycle::fixture;
 use crate::policy::{Person, Signal};
-use crate::snapshot::{Fault, GpuFault, Kind, Source, Unseen};
+use crate::snapshot::{Fault, GpuFault, Hold, Kind, Source, Unseen};
 
 /// An agent that sees one snapshot after the other.
 struct Agent {
@@ -254,4 +254,68 @@ fn what_was_counted_before_the_directory_answered_is_counted_under_the_name() {
     // He comes back after the directory has been forgotten: the counters go on.
     agent.sees(nameless(15)).sees(alone(20, Some(1_000), Some(40.0)));
     assert_eq!(agent.time("alice", 0).map(|time| time[0]), Some(20.0));
+}
+
+/// One card, with what it has taken so far.
+fn powered(seconds: u64, joules: f64, holds: Vec<Hold>) -> Snapshot {
+    let mut snapshot = fixture::snapshot(seconds);
+    let gpus = snapshot.gpus.as_mut().unwrap();
+    gpus.truncate(1);
+    gpus[0].readings.as_mut().unwrap().energy = Some(Joules(joules));
+    gpus[0].holds = Ok(holds);
+    snapshot
+}
+
+/// Joules of alice (4000) and 1002 (4002) after each has had these shares of the card, and it took 100 J.
+fn energy(alice: Option<f64>, other: Option<f64>, mebibytes: u64) -> [Option<f64>; 2] {
+    let holds = || {
+        let of = |pid, utilization| fixture::hold(pid, Kind::Compute, Some(mebibytes), utilization);
+        vec![of(4000, alice), of(4002, other)]
+    };
+    let mut agent = Agent::new();
+    agent.sees(powered(0, 1_000.0, holds())).sees(powered(5, 1_100.0, holds()));
+    let of = |user: &str| {
+        let energy = agent.tallies.users.get(user)?.cards.get(&fixture::uuid(0))?.energy?;
+        Some(energy.0.round())
+    };
+    ["alice", "1002"].map(of)
+}
+
+#[test]
+fn energy_is_shared_by_the_time_in_which_kernels_ran() {
+    assert_eq!(energy(Some(30.0), Some(10.0), 1_000), [Some(75.0), Some(25.0)]);
+    assert_eq!(energy(Some(100.0), Some(100.0), 1_000), [Some(50.0), Some(50.0)]);
+    assert_eq!(energy(Some(30.0), Some(0.0), 1_000), [Some(100.0), Some(0.0)]);
+}
+
+#[test]
+fn the_energy_of_an_idle_card_is_shared_equally_among_its_holders() {
+    assert_eq!(energy(Some(0.0), Some(0.0), 1_000), [Some(50.0), Some(50.0)]);
+    assert_eq!(energy(Some(0.0), Some(0.0), 1), [None, None], "nobody holds it");
+}
+
+#[test]
+fn energy_is_nobodys_while_it_is_not_known_who_worked() {
+    assert_eq!(energy(Some(30.0), None, 1_000), [Some(0.0), None]);
+    assert_eq!(energy(None, None, 1_000), [None, None]);
+}
+
+#[test]
+fn a_meter_that_begins_anew_gives_nobody_energy() {
+    let holds = || vec![fixture::hold(4000, Kind::Compute, Some(1_000), Some(50.0))];
+    let mut agent = Agent::new();
+    agent.sees(powered(0, 1_000.0, holds())).sees(powered(5, 10.0, holds()));
+    agent.sees(powered(10, 60.0, holds()));
+    let energy = agent.tallies.users["alice"].cards[&fixture::uuid(0)].energy.unwrap();
+    assert_eq!(energy.0.round(), 50.0);
+}
+
+#[test]
+fn of_a_gap_only_two_intervals_are_anybodys() {
+    let holds = || vec![fixture::hold(4000, Kind::Compute, Some(1_000), Some(50.0))];
+    let mut agent = Agent::new();
+    agent.sees(powered(0, 0.0, holds())).sees(powered(100, 1_000.0, holds()));
+    let energy = agent.tallies.users["alice"].cards[&fixture::uuid(0)].energy.unwrap();
+    let interval = agent.setup.rules.interval.as_secs_f64();
+    assert_eq!(energy.0.round(), (1_000.0 * 2.0 * interval / 100.0).round());
 }

@@ -1,24 +1,42 @@
 //! One card as the driver tells of it. What it once refused it is not asked again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_ulong;
 
-use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, MemoryLocation, PerformanceState, TemperatureSensor, TemperatureThreshold,
-};
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::NVML_AFFINITY_SCOPE_NODE;
 
 use super::Wanted;
 use super::calls::Calls;
 use super::error::{self, Failure};
+use super::gpm::Gpm;
+use super::instances::Known;
+use super::meter::Meters;
 use super::raw;
-use crate::snapshot::gpu::Identity;
-use crate::snapshot::readings::{Ecc, Memory, Pcie};
+use super::work::Utilizations;
+use crate::snapshot::gpu::{Identity, Xid};
+use crate::snapshot::readings::{Ecc, NvLink, Pcie};
 use crate::snapshot::{GpuFault, GpuUuid, Readings};
-use crate::units::{Bytes, Celsius, Hertz, Joules, Percent, Watts};
+use crate::units::Percent;
+
+mod fields;
+mod memory;
+mod temperature;
+mod power;
+mod clocks;
+mod pcie;
+mod nvlink;
+mod ecc;
+
+pub(super) use memory::memory;
+use pcie::Odometers;
+
+/// Enough for the 1024 NUMA nodes that Linux can have.
+const NODE_WORDS: usize = 1024 / c_ulong::BITS as usize;
 
 /// What stays of a card from one cycle to the next.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Card {
     pub uuid: GpuUuid,
     /// As the driver numbered it when it was first seen.
@@ -26,9 +44,37 @@ pub struct Card {
     pub identity: Identity,
     /// Calls and their variants that this card does not have.
     pub(super) refused: BTreeSet<(&'static str, u32)>,
+    constants: Constants,
     /// The newest time stamp among the samples of its processes, which the next question starts from.
     pub(super) sampled: Option<u64>,
+    pub(super) meters: Meters,
+    /// Xid errors since the agent listens.
+    pub xids: BTreeMap<u64, Xid>,
+    pcie_bytes: Odometers,
     pub(super) mig: Option<bool>,
+    /// Its MIG instances, by their UUIDs.
+    pub(super) instances: BTreeMap<String, Known>,
+    pub(super) gpm: Gpm,
+}
+
+/// What does not change while the driver is loaded, as far as the card has told it.
+#[derive(Debug, Clone, Default)]
+struct Constants {
+    /// Whether the card is a part of one that is in another machine.
+    vgpu: Option<bool>,
+    /// In degrees Celsius.
+    temperature_thresholds: [Option<u32>; 4],
+    fans: Option<u32>,
+    /// In milliwatts.
+    power_default: Option<u32>,
+    power_bounds: Option<(u32, u32)>,
+    /// In MHz.
+    clocks_max: [Option<u32>; 4],
+    /// The bits of the reasons for which its clocks can be held down.
+    clock_events: Option<u64>,
+    pcie_generation_max: Option<u32>,
+    pcie_width_max: Option<u32>,
+    nvlinks: Option<u32>,
 }
 
 /// Why there is nothing further to ask.
@@ -86,10 +132,34 @@ macro_rules! ask {
 }
 pub(super) use ask;
 
+/// A constant: asked for until it is known.
+macro_rules! once {
+    ($constant:expr, $ask:expr) => {{
+        if $constant.is_none() {
+            $constant = $ask;
+        }
+        $constant
+    }};
+}
+use once;
+
 impl Card {
     pub fn meet(uuid: GpuUuid, index: u32, asked: &mut Asked) -> Result<Self, Trouble> {
         let identity = Identity::default();
-        let mut card = Self { uuid, index, identity, refused: BTreeSet::new(), sampled: None, mig: None };
+        let mut card = Self {
+            uuid,
+            index,
+            identity,
+            refused: BTreeSet::new(),
+            constants: Constants::default(),
+            sampled: None,
+            meters: Meters::default(),
+            xids: BTreeMap::new(),
+            pcie_bytes: Odometers::default(),
+            mig: None,
+            instances: BTreeMap::new(),
+            gpm: Gpm::default(),
+        };
         card.identity = card.identify(asked)?;
         Ok(card)
     }
@@ -97,7 +167,13 @@ impl Card {
     /// After the driver was loaded again nothing holds that it refused, or that it counted.
     pub fn forget_the_session(&mut self) {
         self.refused.clear();
+        self.constants = Constants::default();
         self.sampled = None;
+        self.meters.forget_the_session();
+        self.pcie_bytes.forget_the_session();
+        self.instances.clear();
+        // Its samples are another library's, which this one must not be asked to free.
+        self.gpm = Gpm::default();
     }
 
     fn identify(&mut self, asked: &mut Asked) -> Result<Identity, Trouble> {
@@ -114,181 +190,52 @@ impl Card {
             vbios: ask!(self, asked, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
             inforom: ask!(self, asked, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
             board_part: ask!(self, asked, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number()),
-            numa_node: ask!(self, asked, "nvmlDeviceGetNumaNodeId", |d| d.numa_node_id()),
+            numa_node: ask!(self, asked, "nvmlDeviceGetMemoryAffinity", |d| {
+                d.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE)
+            })
+            .and_then(|nodes| only_bit(&nodes)),
         })
     }
 
     pub fn read(&mut self, asked: &mut Asked, wanted: Wanted) -> Result<Readings, Trouble> {
-        let mig = ask!(self, asked, "nvmlDeviceGetMigMode", |d| d.mig_mode()).map(|mode| mode.current == 1);
-        // What was refused under MIG may be told without, and the other way round.
-        if mig != self.mig {
-            self.refused.clear();
-            self.mig = mig;
-        }
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
-        let whole = mig != Some(true);
-        let rates =
-            if whole { ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates()) } else { None };
-        let encoder = if whole {
-            ask!(self, asked, "nvmlDeviceGetEncoderUtilization", |d| d.encoder_utilization())
-        } else {
-            None
-        };
-        let decoder = if whole {
-            ask!(self, asked, "nvmlDeviceGetDecoderUtilization", |d| d.decoder_utilization())
-        } else {
-            None
-        };
-        let performance_state =
-            ask!(self, asked, "nvmlDeviceGetPerformanceState", |d| d.performance_state()).and_then(number_of);
+        let utilizations = if self.mig != Some(true) { self.utilizations(asked)? } else { Utilizations::default() };
+        let links = if wanted.nvlink { self.links(asked)? } else { 0 };
+        let rows = wanted.ecc && self.may_tell_of_rows(asked)?;
+        let numbers = self.numbers(asked, wanted, links, rows)?;
         Ok(Readings {
-            utilization: rates.as_ref().and_then(|rates| percent(rates.gpu)),
-            memory_controller_utilization: rates.as_ref().and_then(|rates| percent(rates.memory)),
-            encoder_utilization: encoder.and_then(|rate| percent(rate.utilization)),
-            decoder_utilization: decoder.and_then(|rate| percent(rate.utilization)),
-            memory: self.memory(asked)?,
-            temperature: ask!(self, asked, "nvmlDeviceGetTemperature", |d| d.temperature(TemperatureSensor::Gpu))
-                .map(|degrees| Celsius(f64::from(degrees))),
+            utilization: utilizations.gpu,
+            memory_controller_utilization: utilizations.memory_controller,
+            encoder_utilization: utilizations.encoder,
+            decoder_utilization: utilizations.decoder,
+            jpeg_utilization: utilizations.jpeg,
+            ofa_utilization: utilizations.optical_flow,
+            worked: utilizations.worked,
+            memory: memory(&mut self.refused, asked)?,
+            temperature: self.temperature(asked)?,
+            memory_temperature: temperature::of_memory(&numbers),
+            temperature_margin: self.temperature_margin(asked)?,
             temperature_thresholds: self.temperature_thresholds(asked)?,
-            power: ask!(self, asked, "nvmlDeviceGetPowerUsage", |d| d.power_usage()).map(watts),
+            fans: self.fans(asked)?,
+            power: self.power(asked)?,
             power_limits: self.power_limits(asked)?,
-            energy: ask!(self, asked, "nvmlDeviceGetTotalEnergyConsumption", |d| d.total_energy_consumption())
-                .map(|millijoules| Joules(millijoules as f64 / 1000.0)),
+            energy: self.energy(asked, &numbers)?,
             clocks: if wanted.clocks { self.clocks(asked)? } else { Vec::new() },
             clocks_max: if wanted.clocks { self.clocks_max(asked)? } else { Vec::new() },
-            performance_state,
-            fans: self.fans(asked)?,
-            pcie: self.pcie(asked)?,
-            ecc: self.ecc(asked)?,
+            performance_state: if wanted.clocks { self.performance_state(asked)? } else { None },
+            clock_events: if wanted.clocks { self.clock_events(asked)? } else { Vec::new() },
+            clock_event_times: clocks::event_times(&numbers),
+            pcie: if wanted.pcie { self.pcie(asked, &numbers)? } else { Pcie::default() },
+            pcie_throughput: if wanted.pcie_throughput { self.pcie_throughput(asked)? } else { Vec::new() },
+            nvlink: if wanted.nvlink { self.nvlink(asked, &numbers, links)? } else { NvLink::default() },
+            ecc: if wanted.ecc { self.ecc(asked, &numbers, rows)? } else { Ecc::default() },
+            recovery_action: numbers.of(fields::RECOVERY_ACTION),
             persistence_mode: ask!(self, asked, "nvmlDeviceGetPersistenceMode", |d| d.is_in_persistent_mode()),
             compute_mode: ask!(self, asked, "nvmlDeviceGetComputeMode", |d| d.compute_mode()).map(|mode| mode.as_c()),
-            mig_mode: mig,
+            mig_mode: self.mig,
             ..Readings::default()
         })
     }
-
-    fn memory(&mut self, asked: &mut Asked) -> Result<Memory, Trouble> {
-        let memory = match ask!(self, asked, "nvmlDeviceGetMemoryInfo_v2", |d| d.memory_info()) {
-            Some(memory) => (memory.total, memory.used, memory.free, Some(Bytes(memory.reserved))),
-            // Drivers before R510 have the first version only, in which what is reserved counts as used.
-            None if self.refused.contains(&("nvmlDeviceGetMemoryInfo_v2", 0)) => {
-                let nvml = asked.nvml;
-                match ask!(self, asked, "nvmlDeviceGetMemoryInfo", |d| raw::memory_before_r510(nvml, d)) {
-                    Some(memory) => (memory.total, memory.used, memory.free, None),
-                    None => return Ok(Memory::default()),
-                }
-            }
-            None => return Ok(Memory::default()),
-        };
-        // Cards that share the host's memory answer 0 in all fields rather than NOT_SUPPORTED.
-        Ok(match memory {
-            (0, ..) => Memory::default(),
-            (total, used, free, reserved) => {
-                Memory { total: Some(Bytes(total)), used: Some(Bytes(used)), free: Some(Bytes(free)), reserved }
-            }
-        })
-    }
-
-    fn temperature_thresholds(&mut self, asked: &mut Asked) -> Result<Vec<(&'static str, Celsius)>, Trouble> {
-        let table = [
-            ("slowdown", TemperatureThreshold::Slowdown),
-            ("shutdown", TemperatureThreshold::Shutdown),
-            ("gpu_max", TemperatureThreshold::GpuMax),
-            ("memory_max", TemperatureThreshold::MemoryMax),
-        ];
-        let mut thresholds = Vec::new();
-        for (at, (label, threshold)) in table.into_iter().enumerate() {
-            let degrees =
-                ask!(self, asked, "nvmlDeviceGetTemperatureThreshold", at, |d| d.temperature_threshold(threshold));
-            thresholds.extend(degrees.map(|degrees| (label, Celsius(f64::from(degrees)))));
-        }
-        Ok(thresholds)
-    }
-
-    fn power_limits(&mut self, asked: &mut Asked) -> Result<Vec<(&'static str, Watts)>, Trouble> {
-        let enforced = ask!(self, asked, "nvmlDeviceGetEnforcedPowerLimit", |d| d.enforced_power_limit());
-        let default =
-            ask!(self, asked, "nvmlDeviceGetPowerManagementDefaultLimit", |d| d.power_management_limit_default());
-        let bounds = ask!(self, asked, "nvmlDeviceGetPowerManagementLimitConstraints", |d| d
-            .power_management_limit_constraints());
-        let table = [
-            ("enforced", enforced),
-            ("default", default),
-            ("min", bounds.as_ref().map(|bounds| bounds.min_limit)),
-            ("max", bounds.as_ref().map(|bounds| bounds.max_limit)),
-        ];
-        Ok(table.into_iter().filter_map(|(label, limit)| Some((label, watts(limit?)))).collect())
-    }
-
-    fn clocks(&mut self, asked: &mut Asked) -> Result<Vec<(&'static str, Hertz)>, Trouble> {
-        let mut clocks = Vec::new();
-        for (at, (label, clock)) in clock_table().into_iter().enumerate() {
-            let megahertz = ask!(self, asked, "nvmlDeviceGetClockInfo", at, |d| d.clock_info(clock));
-            clocks.extend(megahertz.map(|megahertz| (label, hertz(megahertz))));
-        }
-        Ok(clocks)
-    }
-
-    fn clocks_max(&mut self, asked: &mut Asked) -> Result<Vec<(&'static str, Hertz)>, Trouble> {
-        let mut clocks = Vec::new();
-        for (at, (label, clock)) in clock_table().into_iter().enumerate() {
-            let megahertz = ask!(self, asked, "nvmlDeviceGetMaxClockInfo", at, |d| d.max_clock_info(clock));
-            clocks.extend(megahertz.map(|megahertz| (label, hertz(megahertz))));
-        }
-        Ok(clocks)
-    }
-
-    fn fans(&mut self, asked: &mut Asked) -> Result<Vec<Percent>, Trouble> {
-        let Some(count) = ask!(self, asked, "nvmlDeviceGetNumFans", |d| d.num_fans()) else { return Ok(Vec::new()) };
-        let mut fans = Vec::new();
-        for fan in 0..count {
-            match ask!(self, asked, "nvmlDeviceGetFanSpeed_v2", fan, |d| d.fan_speed(fan)) {
-                // A fan may be told to run above its nominal speed.
-                Some(speed) => fans.push(Percent(f64::from(speed))),
-                // The place in the list is the number of the fan: without this one the next would bear its name.
-                None => break,
-            }
-        }
-        Ok(fans)
-    }
-
-    fn pcie(&mut self, asked: &mut Asked) -> Result<Pcie, Trouble> {
-        Ok(Pcie {
-            generation: ask!(self, asked, "nvmlDeviceGetCurrPcieLinkGeneration", |d| d.current_pcie_link_gen()),
-            generation_max: ask!(self, asked, "nvmlDeviceGetMaxPcieLinkGeneration", |d| d.max_pcie_link_gen()),
-            width: ask!(self, asked, "nvmlDeviceGetCurrPcieLinkWidth", |d| d.current_pcie_link_width()),
-            width_max: ask!(self, asked, "nvmlDeviceGetMaxPcieLinkWidth", |d| d.max_pcie_link_width()),
-            replays: ask!(self, asked, "nvmlDeviceGetPcieReplayCounter", |d| d.pcie_replay_counter()).map(u64::from),
-        })
-    }
-
-    fn ecc(&mut self, asked: &mut Asked) -> Result<Ecc, Trouble> {
-        let mode = ask!(self, asked, "nvmlDeviceGetEccMode", |d| d.is_ecc_enabled());
-        let mut ecc = Ecc { mode: mode.map(|mode| mode.currently_enabled), ..Ecc::default() };
-        if ecc.mode != Some(true) {
-            return Ok(ecc);
-        }
-        let kinds = [("corrected", MemoryError::Corrected), ("uncorrected", MemoryError::Uncorrected)];
-        let places = [("dram", MemoryLocation::Device), ("sram", MemoryLocation::SRAM)];
-        let mut variant = 0;
-        for (kind, error) in &kinds {
-            for (place, location) in &places {
-                for (counter, counts) in
-                    [(EccCounter::Volatile, &mut ecc.errors), (EccCounter::Aggregate, &mut ecc.lifetime_errors)]
-                {
-                    variant += 1;
-                    let count = ask!(self, asked, "nvmlDeviceGetMemoryErrorCounter", variant, |d| d
-                        .memory_error_counter(*error, counter, *location));
-                    counts.extend(count.map(|count| ((*kind, *place), count)));
-                }
-            }
-        }
-        Ok(ecc)
-    }
-}
-
-fn clock_table() -> [(&'static str, Clock); 4] {
-    [("graphics", Clock::Graphics), ("sm", Clock::SM), ("memory", Clock::Memory), ("video", Clock::Video)]
 }
 
 /// A share of time; more than all of it is nonsense that drivers are known to tell.
@@ -296,14 +243,25 @@ pub(super) fn percent(share: u32) -> Option<Percent> {
     (share <= 100).then(|| Percent(f64::from(share)))
 }
 
-fn watts(milliwatts: u32) -> Watts {
-    Watts(f64::from(milliwatts) / 1000.0)
+/// The number of the bit that is set, where it is the only one.
+fn only_bit(words: &[c_ulong]) -> Option<u32> {
+    let bits = words.iter().enumerate().flat_map(|(at, word)| {
+        (0..c_ulong::BITS).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * c_ulong::BITS + bit)
+    });
+    let mut bits = bits.take(2);
+    bits.next().filter(|_| bits.next().is_none())
 }
 
-fn hertz(megahertz: u32) -> Hertz {
-    Hertz(f64::from(megahertz) * 1e6)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn number_of(state: PerformanceState) -> Option<u32> {
-    Some(state.as_c()).filter(|number| *number <= 15)
+    #[test]
+    fn a_card_that_is_near_to_several_nodes_is_near_to_none() {
+        for (words, node) in
+            [(vec![1], Some(0)), (vec![0, 4], Some(66)), (vec![0, 0], None), (vec![2, 2], None), (vec![3], None)]
+        {
+            assert_eq!(only_bit(&words), node, "{words:?}");
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::raw::{List, Record, Records};
 use crate::snapshot::Kind;
+use crate::snapshot::hold::Place;
 use crate::units::{Bytes, Percent};
 
 /// What the driver listed for a card, before anybody looked whether it can be true.
@@ -28,11 +29,16 @@ impl Lists {
     }
 }
 
+/// The number of no instance, and of one that whoever asks may not know (`nvmlProcessInfo_t`).
+pub const NO_INSTANCE: u32 = u32::MAX;
+
 /// A process on a card: the records of its pid, made one.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
     pub kind: Kind,
     pub memory: Option<Bytes>,
+    /// Its memory on each MIG instance that the driver names.
+    pub instances: BTreeMap<Place, Option<Bytes>>,
     pub mps: bool,
 }
 
@@ -56,55 +62,75 @@ pub fn merge(lists: &Lists, pid_max: u32) -> Result<BTreeMap<i32, Listed>, Suspe
         return Err(Suspect::Pid(record.pid));
     }
 
-    let mut instances: BTreeMap<(u32, (u32, u32)), Option<u64>> = BTreeMap::new();
+    let mut held: BTreeMap<u32, BTreeMap<(u32, u32), Option<u64>>> = BTreeMap::new();
     for record in all() {
-        let memory = instances.entry((record.pid, record.instance)).or_insert(record.memory);
+        let memory = held.entry(record.pid).or_default().entry(record.instance).or_insert(record.memory);
         // What one list does not tell the other may.
         *memory = (*memory).max(record.memory);
-    }
-    let mut memory: BTreeMap<u32, Option<u64>> = BTreeMap::new();
-    for ((pid, _), part) in instances {
-        memory
-            .entry(pid)
-            .and_modify(|sum| *sum = sum.zip(part).map(|(sum, part)| sum.saturating_add(part)))
-            .or_insert(part);
     }
 
     let pids = |list: &[Record]| list.iter().map(|record| record.pid).collect::<BTreeSet<u32>>();
     let (compute, graphics, mps) = (pids(&lists.compute), pids(&lists.graphics), pids(&lists.mps));
-    Ok(memory
+    Ok(held
         .into_iter()
-        .map(|(pid, memory)| {
+        .map(|(pid, parts)| {
             let computes = compute.contains(&pid) || mps.contains(&pid);
             let kind = match (computes, graphics.contains(&pid)) {
                 (true, true) => Kind::Both,
                 (false, true) => Kind::Graphics,
                 (_, false) => Kind::Compute,
             };
-            (pid as i32, Listed { kind, memory: memory.map(Bytes), mps: mps.contains(&pid) })
+            let (memory, instances) = spread(parts);
+            (pid as i32, Listed { kind, memory, instances, mps: mps.contains(&pid) })
         })
         .collect())
 }
 
-/// What a process did since the last cycle, as the driver sampled it.
+/// The memory of a process on the whole card, and on each instance that has a number. The card itself may tell of a
+/// process without its instances, and the instances tell of it as well: that is the same memory, and the larger amount
+/// counts. So with a GPU instance that is told of beside its compute instances.
+fn spread(mut parts: BTreeMap<(u32, u32), Option<u64>>) -> (Option<Bytes>, BTreeMap<Place, Option<Bytes>>) {
+    let elsewhere: Vec<_> = parts.extract_if(.., |(gpu_instance, _), _| *gpu_instance == NO_INSTANCE).collect();
+    let precise: BTreeSet<u32> = parts.keys().filter(|(_, ci)| *ci != NO_INSTANCE).map(|(gi, _)| *gi).collect();
+    parts.retain(|(gi, ci), _| *ci != NO_INSTANCE || !precise.contains(gi));
+    let sum = parts.values().try_fold(0_u64, |sum, part| Some(sum.saturating_add((*part)?)));
+    let on_card = elsewhere.into_iter().filter_map(|(_, memory)| memory).max();
+    let memory = if parts.is_empty() { on_card } else { sum.max(on_card) };
+    let place = |(gpu_instance, ci): (u32, u32)| Place {
+        gpu_instance,
+        compute_instance: Some(ci).filter(|ci| *ci != NO_INSTANCE),
+    };
+    (memory.map(Bytes), parts.into_iter().map(|(instance, memory)| (place(instance), memory.map(Bytes))).collect())
+}
+
+/// What a process did since the last cycle, as the driver sampled it: shares of time, each `None` where the driver told
+/// nonsense.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub pid: u32,
-    /// `None` where the driver told nonsense.
-    pub busy: Option<Percent>,
+    pub gpu: Option<Percent>,
+    pub memory_controller: Option<Percent>,
+    pub encoder: Option<Percent>,
+    pub decoder: Option<Percent>,
 }
 
-/// The share of time in which kernels of this process ran. The driver samples only processes that did something: one
-/// without samples did nothing if the card did nothing, or if others account for what it did; otherwise nobody knows.
-pub fn utilization(pid: i32, samples: Option<&[Sample]>, card: Option<Percent>) -> Option<Percent> {
+/// The share of time in which a process kept an engine of the card busy. The driver samples only processes that did
+/// something: one without samples did nothing if the engine did nothing, or if others account for what it did; otherwise
+/// nobody knows.
+pub fn share(
+    pid: i32,
+    samples: Option<&[Sample]>,
+    engine: fn(&Sample) -> Option<Percent>,
+    card: Option<Percent>,
+) -> Option<Percent> {
     let samples = samples?;
     let own: Vec<&Sample> = samples.iter().filter(|sample| i64::from(sample.pid) == i64::from(pid)).collect();
     if !own.is_empty() {
-        let shares: Option<Vec<f64>> = own.iter().map(|sample| sample.busy.map(|share| share.0)).collect();
+        let shares: Option<Vec<f64>> = own.iter().map(|sample| engine(sample).map(|share| share.0)).collect();
         let shares = shares?;
         return Some(Percent(shares.iter().sum::<f64>() / shares.len() as f64));
     }
-    let others = samples.iter().any(|sample| sample.busy.is_some_and(|share| share.0 > 0.0));
+    let others = samples.iter().any(|sample| engine(sample).is_some_and(|share| share.0 > 0.0));
     let idle = card?.0 == 0.0;
     (idle || others).then_some(Percent(0.0))
 }
@@ -141,11 +167,68 @@ mod tests {
     }
 
     #[test]
-    fn a_process_on_two_instances_holds_the_sum_of_both() {
-        let on = |instance, memory| Record { pid: 7, memory, instance };
-        let compute = |second| Lists { compute: vec![on((1, 0), Some(5)), on((2, 0), second)], ..Lists::default() };
-        check(compute(Some(6)), &[(7, Kind::Compute, Some(11))]);
-        check(compute(None), &[(7, Kind::Compute, None)]);
+    fn a_process_holds_the_sum_of_its_instances_each_counted_once() {
+        const NOWHERE: (u32, u32) = (NO_INSTANCE, NO_INSTANCE);
+        let place = |gpu_instance, compute_instance| Place { gpu_instance, compute_instance };
+        for (case, told, sum, instances) in [
+            (
+                "two GPU instances",
+                vec![((1, 0), Some(5)), ((2, 0), Some(6))],
+                Some(11),
+                vec![(1, Some(0), Some(5)), (2, Some(0), Some(6))],
+            ),
+            (
+                "one unknown",
+                vec![((1, 0), Some(5)), ((2, 0), None)],
+                None,
+                vec![(1, Some(0), Some(5)), (2, Some(0), None)],
+            ),
+            (
+                "two compute instances of one",
+                vec![((1, 0), Some(5)), ((1, 1), Some(6))],
+                Some(11),
+                vec![(1, Some(0), Some(5)), (1, Some(1), Some(6))],
+            ),
+            (
+                "told by the card and by the instance",
+                vec![((1, 0), Some(5)), ((1, 0), Some(7))],
+                Some(7),
+                vec![(1, Some(0), Some(7))],
+            ),
+            (
+                "the card does not tell how much",
+                vec![((1, 0), None), ((1, 0), Some(7))],
+                Some(7),
+                vec![(1, Some(0), Some(7))],
+            ),
+            (
+                "the card does not tell where",
+                vec![(NOWHERE, Some(12)), ((1, 0), Some(5)), ((2, 0), Some(6))],
+                Some(12),
+                vec![(1, Some(0), Some(5)), (2, Some(0), Some(6))],
+            ),
+            ("the card tells less", vec![(NOWHERE, Some(3)), ((1, 0), Some(5))], Some(5), vec![(1, Some(0), Some(5))]),
+            (
+                "the card makes up for one unknown",
+                vec![(NOWHERE, Some(9)), ((1, 0), None)],
+                Some(9),
+                vec![(1, Some(0), None)],
+            ),
+            ("nobody tells where", vec![(NOWHERE, Some(9))], Some(9), vec![]),
+            ("the GPU instance only", vec![((1, NO_INSTANCE), Some(5))], Some(5), vec![(1, None, Some(5))]),
+            (
+                "the GPU instance beside its part",
+                vec![((1, NO_INSTANCE), Some(5)), ((1, 0), Some(5))],
+                Some(5),
+                vec![(1, Some(0), Some(5))],
+            ),
+        ] {
+            let records = told.into_iter().map(|(instance, memory)| Record { pid: 7, memory, instance });
+            let merged = merge(&Lists { compute: records.collect(), ..Lists::default() }, PID_MAX).unwrap();
+            let expected = instances.into_iter().map(|(gi, ci, memory)| (place(gi, ci), memory.map(Bytes)));
+            assert_eq!(merged[&7].memory, sum.map(Bytes), "{case}");
+            assert_eq!(merged[&7].instances, expected.collect(), "{case}");
+        }
     }
 
     #[test]
@@ -167,9 +250,15 @@ mod tests {
 
     #[test]
     fn a_process_without_samples_is_idle_only_where_the_card_or_others_say_so() {
-        let sample = |pid, busy: Option<f64>| Sample { pid, busy: busy.map(Percent) };
+        let sample = |pid, busy: Option<f64>| Sample {
+            pid,
+            gpu: busy.map(Percent),
+            memory_controller: None,
+            encoder: None,
+            decoder: None,
+        };
         let share = |samples: Option<&[Sample]>, card: Option<f64>| {
-            utilization(7, samples, card.map(Percent)).map(|share| share.0)
+            share(7, samples, |sample| sample.gpu, card.map(Percent)).map(|share| share.0)
         };
         for (case, samples, card, expected) in [
             ("its own samples", Some(vec![sample(7, Some(30.0)), sample(7, Some(50.0))]), Some(90.0), Some(40.0)),

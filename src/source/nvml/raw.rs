@@ -1,5 +1,10 @@
 //! The calls that the wrapper lacks, or makes in a way that some drivers answer wrongly. The only unsafe code.
 
+pub mod events;
+pub mod samples;
+pub mod fields;
+pub mod values;
+
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
@@ -8,6 +13,10 @@ use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlMemory_t, nvmlProcessUtilizationSample_t, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE,
     nvmlReturn_t,
 };
+
+pub mod gpm;
+pub mod mig;
+pub mod nvlink;
 
 /// The lists of processes that a driver keeps for a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +159,18 @@ pub fn memory_before_r510(nvml: &Nvml, device: &Device) -> Result<nvmlMemory_t, 
     // SAFETY: the handle belongs to this library, and the function fills one such record.
     nvml_try(unsafe { call(device.handle(), &mut memory) })?;
     Ok(memory)
+}
+
+/// Closes NVML without unloading the library (`nvmlShutdown`).
+pub fn shutdown(nvml: &Nvml) -> Result<(), NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlShutdown.as_ref())?;
+    // SAFETY: it takes nothing; no handle of before is used after it.
+    nvml_try(unsafe { call() })
+}
+
+/// Where code of the library lies.
+pub fn address(nvml: &Nvml) -> Option<usize> {
+    nvml.lib().nvmlShutdown.as_ref().ok().map(|call| *call as usize)
 }
 
 /// Whether this is the simulated driver, whose pids are of the agent's own PID namespace.

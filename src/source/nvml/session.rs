@@ -1,7 +1,8 @@
 //! The driver's library while it is loaded, and the patience between two attempts to load it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
@@ -11,12 +12,14 @@ use super::Wanted;
 use super::calls::Calls;
 use super::card::{Asked, Card, Trouble};
 use super::error::{self, Failure};
+use super::mapped::Mapped;
 use super::processes::{Lists, Sample};
-use crate::snapshot::gpu::Identity;
-use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings};
+use super::raw;
+use super::topology::survey;
+use super::xids::Xids;
+use crate::snapshot::gpu::{Identity, Instance, Xid};
+use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings, Topology};
 
-/// Where the driver installs its library.
-const LIBRARY: &str = "libnvidia-ml.so.1";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -26,6 +29,7 @@ pub struct Look {
     pub driver: Driver,
     pub simulated: bool,
     pub cards: Vec<Seen>,
+    pub topology: Arc<Topology>,
 }
 
 /// What the driver told of one card.
@@ -37,6 +41,8 @@ pub struct Seen {
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
+    pub xids: BTreeMap<u64, Xid>,
+    pub instances: Vec<Instance>,
 }
 
 /// Who is on one card.
@@ -54,8 +60,18 @@ pub struct Session {
     simulated: bool,
     /// Every card ever seen, by the index it had then.
     cards: Vec<Card>,
+    topology: Arc<Topology>,
     pub calls: Calls,
     patience: Patience,
+    xids: Xids,
+    /// The library's file, since it was first loaded.
+    pub mapped: Option<Mapped>,
+    /// A library that this thread has closed, and the next is to unload: its thread-local destructors must have run.
+    closed: Option<Nvml>,
+    /// Nothing more is to be asked in this thread.
+    pub is_over: bool,
+    /// Why the agent must start anew: the library that was closed stands in the way of another.
+    pub stale: Option<String>,
 }
 
 /// When the library may be loaded again, and why it could not be.
@@ -65,27 +81,49 @@ struct Patience {
 }
 
 impl Session {
-    pub fn new(library: Option<OsString>, calls: Calls) -> Self {
+    pub fn new(library: OsString, calls: Calls) -> Self {
         Self {
-            library: library.unwrap_or_else(|| LIBRARY.into()),
+            library,
             nvml: None,
             driver: Driver { driver_version: None, nvml_version: None, cuda_version: None },
             simulated: false,
             cards: Vec::new(),
+            topology: Arc::default(),
             calls,
             patience: Patience { next: None, pause: FIRST_PAUSE },
+            xids: Xids::default(),
+            mapped: None,
+            closed: None,
+            is_over: false,
+            stale: None,
         }
     }
 
+    /// In a thread of its own, after another has ended.
+    pub fn resume(&mut self) {
+        drop(self.closed.take());
+        self.is_over = false;
+    }
+
     pub fn look(&mut self, wanted: Wanted) -> Result<Look, String> {
+        let mut xids = std::mem::take(&mut self.xids);
         let cards = self.with_each_card(|card, asked| {
             let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
             // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
-            let lists = card.lists(asked)?;
+            let slots = card.slots(asked)?;
+            let lists = card.all_lists(asked, &slots)?;
             let samples = card.samples(asked)?;
-            let readings = Ok(card.read(asked, wanted)?);
-            Ok(Seen { uuid, index, identity, readings, lists: lists.map_err(|failure| failure.to_string()), samples })
+            let mut readings = card.read(asked, wanted)?;
+            let mut instances = card.instances(asked, &slots)?;
+            readings.activity = card.activity(asked, wanted, &mut instances)?;
+            xids.listen(card, asked)?;
+            let xids = BTreeMap::new();
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, instances, xids })
         })?;
+        if let Some(nvml) = &self.nvml {
+            xids.count(nvml, &mut self.calls, &mut self.cards);
+        }
+        self.xids = xids;
         let lost = |card: &Card, fault: GpuFault| Seen {
             uuid: card.uuid.clone(),
             index: card.index,
@@ -93,16 +131,29 @@ impl Session {
             lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
             readings: Err(fault),
             samples: None,
+            xids: BTreeMap::new(),
+            instances: Vec::new(),
         };
-        let mut cards: Vec<Seen> =
-            self.cards.iter().zip(cards).map(|(card, seen)| seen.unwrap_or_else(|fault| lost(card, fault))).collect();
+        let mut cards: Vec<Seen> = self
+            .cards
+            .iter()
+            .zip(cards)
+            .map(|(card, seen)| Seen { xids: card.xids.clone(), ..seen.unwrap_or_else(|fault| lost(card, fault)) })
+            .collect();
         cards.sort_by(|a, b| (a.index, &a.uuid).cmp(&(b.index, &b.uuid)));
-        Ok(Look { driver: self.driver.clone(), simulated: self.simulated, cards })
+        if let Some(nvml) = &self.nvml {
+            self.topology = survey(&self.topology, nvml, &mut self.calls, &cards);
+        }
+        let (driver, simulated, topology) = (self.driver.clone(), self.simulated, self.topology.clone());
+        Ok(Look { driver, simulated, cards, topology })
     }
 
     /// The lists alone, for whoever is about to act.
     pub fn holders(&mut self) -> Result<Vec<Holders>, String> {
-        let lists = self.with_each_card(|card, asked| card.lists(asked))?;
+        let lists = self.with_each_card(|card, asked| {
+            let slots = card.slots(asked)?;
+            card.all_lists(asked, &slots)
+        })?;
         Ok(self
             .cards
             .iter()
@@ -110,7 +161,7 @@ impl Session {
             .map(|(card, lists)| Holders {
                 uuid: card.uuid.clone(),
                 lists: match lists {
-                    Ok(lists) => lists.map_err(|failure| failure.to_string()),
+                    Ok(lists) => lists,
                     Err(fault) => Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
                 },
             })
@@ -130,7 +181,9 @@ impl Session {
             }
             // The library is closed, and loaded afresh: the driver was exchanged under it.
             Err(failure) => {
-                self.calls.make("nvmlShutdown", || nvml.shutdown()).ok();
+                self.cards.iter_mut().for_each(|card| card.gpm.free(&nvml, &mut self.calls));
+                self.calls.make("nvmlShutdown", || raw::shutdown(&nvml)).ok();
+                (self.closed, self.is_over) = (Some(nvml), true);
                 Err(self.patience.wait(failure.to_string()))
             }
         }
@@ -142,19 +195,29 @@ impl Session {
         }
         self.patience.allow()?;
         let library = self.library.clone();
+        if self.mapped.as_ref().is_some_and(|mapped| mapped.stands_in_the_way(&library)) {
+            let why = "the driver was exchanged, and its old library cannot be unloaded";
+            self.stale = Some(why.into());
+            return Err(self.patience.wait(why.into()));
+        }
         let nvml = match self.calls.make("nvmlInit_v2", || Nvml::builder().lib_path(&library).init()) {
             Ok(nvml) => nvml,
             Err(NvmlError::LibloadingError(cause)) => {
-                return Err(self.patience.wait(format!("cannot load the driver's library: {cause}")));
+                let why = format!("there is no NVIDIA driver, and the agent waits for one: {cause}");
+                return Err(self.patience.wait(why));
             }
             Err(failure) => {
+                self.is_over = true;
                 let failure = Failure { call: "nvmlInit_v2", error: error::name(&failure) };
                 return Err(self.patience.wait(failure.to_string()));
             }
         };
+        self.mapped = raw::address(&nvml).and_then(Mapped::at);
+        self.xids.forget_the_session();
         self.patience = Patience { next: None, pause: FIRST_PAUSE };
         self.cards.iter_mut().for_each(Card::forget_the_session);
-        self.simulated = super::raw::simulated(&nvml);
+        self.topology = Arc::default();
+        self.simulated = raw::simulated(&nvml);
         self.driver = Driver {
             driver_version: self.calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok(),
             nvml_version: self.calls.make("nvmlSystemGetNVMLVersion", || nvml.sys_nvml_version()).ok(),

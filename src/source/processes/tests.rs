@@ -1,5 +1,12 @@
 use std::fs;
+use std::io::{Read, Write};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
 
 use super::*;
 
@@ -42,16 +49,14 @@ impl Forged {
 
     fn started(&self, pid: i32, parent: i32, name: &str, started: u64) {
         let flags = if parent == 2 { 0x0020_0000 } else { 0 };
-        let line = format!("{pid} ({name}) S {parent} 1 1 0 -1 {flags} 0 0 0 0 150 50 0 0 20 0 1 0 {started} 0 0");
+        let line =
+            format!("{pid} ({name}) S {parent} 1 1 0 -1 {flags} 0 0 0 0 150 50 0 0 20 0 1 0 {started} 9000000 3");
         self.write(&format!("{pid}/stat"), &line);
     }
 
     fn process(&self, pid: i32, parent: i32, name: &str, cgroup: &str) {
         self.started(pid, parent, name, 500);
-        self.write(
-            &format!("{pid}/status"),
-            "Uid:\t1000\t1000\t1000\t1000\nVmRSS:\t4 kB\nSigBlk:\t0\nSigIgn:\t0\nSigCgt:\t0\n",
-        );
+        self.write(&format!("{pid}/status"), "Uid:\t1000\t1000\t1000\t1000\nSigBlk:\t0\nSigIgn:\t0\nSigCgt:\t0\n");
         self.write(&format!("{pid}/cmdline"), &format!("{name}\0--token\0abc\0"));
         self.write(&format!("{pid}/cgroup"), cgroup);
         self.link(&format!("{pid}/ns/pid"), "pid:[4026531836]");
@@ -64,8 +69,23 @@ impl Forged {
     }
 
     fn read(&self, processes: &mut Processes, pid: i32, mps: bool) -> Result<Process, Unseen> {
-        let standpoint = Standpoint::of(&self.procfs, 100);
-        processes.read(&self.procfs, &standpoint, pid, mps).unwrap()
+        processes.read(&self.procfs, &self.standpoint(), pid, mps).unwrap()
+    }
+
+    fn follow(&self, processes: &mut Processes, pid: i32) -> Process {
+        processes.follow(&self.procfs, &self.standpoint(), pid, false).unwrap().unwrap()
+    }
+
+    fn standpoint(&self) -> Standpoint {
+        Standpoint::of(&self.procfs, 100)
+    }
+
+    /// One whose image the agent may see, and whose uid is that of whoever made its directory.
+    fn traced(&self, pid: i32, stack: u64) {
+        let uid = geteuid();
+        self.write(&format!("{pid}/status"), &format!("Uid:\t{uid}\t{uid}\nSigBlk:\t0\nSigIgn:\t0\nSigCgt:\t0\n"));
+        let line = format!("{pid} (x) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 500 9000000 3 -1 4096 8192 {stack}");
+        self.write(&format!("{pid}/stat"), &format!("{line}{} 0 0 0 0\n", " 7".repeat(20)));
     }
 
     fn once(&self, pid: i32) -> Process {
@@ -80,10 +100,10 @@ fn what_is_told_of_a_process_is_what_proc_says() {
     forged.runs(7, "/proc/self/exe");
     let process = forged.once(7);
     assert_eq!(process.id, ProcessId { pid: 7, started: 500 });
-    assert_eq!(process.uid, Some(crate::units::Uid(1000)));
+    assert_eq!(process.uid, Some(Uid(1000)));
     assert_eq!(process.command_line.as_deref(), Some("job-\u{fffd} --token ***"));
-    assert_eq!(process.host_cpu, Some(std::time::Duration::from_secs(2)));
-    assert_eq!(process.host_memory, Some(crate::units::Bytes(4096)));
+    assert_eq!(process.host_cpu, Some(Duration::from_secs(2)));
+    assert_eq!(process.host_memory, Some(crate::units::Bytes(3 * rustix::param::page_size() as u64)));
     assert_eq!((process.confidence, process.protection), (Confidence::High, Some(Protection::None)));
 }
 
@@ -157,7 +177,7 @@ fn pid_1_kernel_threads_and_who_started_the_agent_are_protected() {
 fn infrastructure_is_known_by_a_file_that_root_owns_on_the_host() {
     use std::os::unix::fs::{PermissionsExt, chown};
     // Only root can make a file that root owns.
-    if !nix::unistd::geteuid().is_root() {
+    if !geteuid().is_root() {
         return;
     }
     let forged = Forged::new();
@@ -200,4 +220,129 @@ fn a_client_of_an_mps_server_is_protected_as_one() {
     forged.runs(7, "/proc/self/exe");
     let process = forged.read(&mut Processes::default(), 7, true).unwrap();
     assert_eq!(process.protection, Some(Protection::MpsClient));
+}
+
+#[test]
+fn what_shows_in_nothing_is_read_again_before_long_and_for_an_act_at_once() {
+    let forged = Forged::new();
+    forged.process(7, 1, "python3", SESSION);
+    forged.traced(7, 100);
+    forged.runs(7, "/bin/true");
+    let mut processes = Processes::default();
+    let first = forged.follow(&mut processes, 7);
+    forged.runs(7, "/bin/false");
+    assert_eq!(forged.follow(&mut processes, 7), first);
+    assert_ne!(forged.read(&mut processes.clone(), 7, false).unwrap().executable, first.executable);
+    let cycles = (0..TRUSTED).position(|_| forged.follow(&mut processes, 7).executable != first.executable);
+    assert!(cycles.is_some());
+    forged.runs(7, "/bin/true");
+    let cycles = (0..=TRUSTED).position(|_| forged.follow(&mut processes, 7).executable == first.executable);
+    assert_eq!(cycles, Some(usize::from(TRUSTED)));
+}
+
+#[test]
+fn what_shows_is_read_in_the_cycle_in_which_it_shows() {
+    let forged = Forged::new();
+    for (pid, change) in [(7, "image"), (8, "cgroup"), (9, "standpoint")] {
+        forged.process(pid, 1, "python3", SESSION);
+        forged.traced(pid, 100);
+        let mut processes = Processes::default();
+        let first = forged.follow(&mut processes, pid);
+        assert_eq!((first.confidence, first.protection), (Confidence::High, None));
+        forged.runs(pid, "/bin/true");
+        forged.write(&format!("{pid}/cmdline"), "other\0");
+        assert_eq!(forged.follow(&mut processes, pid), first, "{change}");
+        match change {
+            "image" => forged.traced(pid, 200),
+            "cgroup" => forged.write(&format!("{pid}/cgroup"), DOCKER),
+            _ => forged.link("100/ns/user", "user:[1]"),
+        }
+        let second = forged.follow(&mut processes, pid);
+        assert_eq!((&second.command, second.executable.as_deref()), (&first.command, Some("/bin/true")), "{change}");
+        assert_eq!(second.command_line.as_deref(), Some("other"), "{change}");
+        assert_eq!(second.confidence == Confidence::High, change == "image", "{change}");
+    }
+}
+
+/// A shell that does the rest of its script when it is told to.
+struct Shell(Child);
+
+impl Shell {
+    fn new(script: &str) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo; read go; {script}")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = Self(command.spawn().unwrap());
+        // It runs, and is not about to.
+        shell.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        shell
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn goes_on(&mut self) {
+        self.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_process_that_execs_is_seen_as_the_new_program_in_the_next_cycle() {
+    let procfs = Procfs::new("/proc");
+    let standpoint = Standpoint::of(&procfs, std::process::id() as i32);
+    for (script, becomes) in [("exec sleep 60", "sleep 60"), ("exec sh -c 'read go' again", "sh -c read go again")] {
+        let mut shell = Shell::new(script);
+        let pid = shell.pid();
+        let mut processes = Processes::default();
+        let mut follow = || processes.follow(&procfs, &standpoint, pid, false).unwrap().unwrap();
+        let first = follow();
+        assert_eq!(follow(), Process { host_cpu: follow().host_cpu, ..first.clone() });
+        shell.goes_on();
+        let line = || fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap().replace('\0', " ");
+        let limit = Instant::now() + Duration::from_secs(10);
+        while line().trim_end() != becomes {
+            assert!(Instant::now() < limit, "it still is {}", line());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let second = follow();
+        assert_eq!(second.command_line.as_deref(), Some(becomes));
+        assert_eq!(second.executable == first.executable, becomes.starts_with("sh"), "{:?}", second.executable);
+        assert_eq!((second.id, second.command), (first.id, first.command));
+    }
+}
+
+#[test]
+fn a_process_that_changes_its_user_is_his_in_the_next_cycle() {
+    use rustix::thread::{gettid, set_thread_uid};
+    // Only root can become anybody.
+    if !geteuid().is_root() {
+        return;
+    }
+    let procfs = Procfs::new("/proc");
+    let standpoint = Standpoint::of(&procfs, std::process::id() as i32);
+    let ((send, go), (tell, told)) = (channel(), channel());
+    // To the kernel's credentials a thread is a process of its own.
+    let other = thread::spawn(move || {
+        tell.send(gettid().as_raw_pid()).unwrap();
+        while let Ok(uid) = go.recv() {
+            set_thread_uid(uid).unwrap();
+            tell.send(0).unwrap();
+        }
+    });
+    let pid = told.recv().unwrap();
+    let mut processes = Processes::default();
+    let mut uid = || processes.follow(&procfs, &standpoint, pid, false).unwrap().unwrap().uid;
+    assert_eq!([uid(), uid()], [Some(Uid(0)); 2]);
+    send.send(rustix::fs::Uid::from_raw(4242)).unwrap();
+    told.recv().unwrap();
+    assert_eq!([uid(), uid()], [Some(Uid(4242)); 2]);
+    drop(send);
+    other.join().unwrap();
 }

@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use rustix::param::page_size;
+
 use crate::snapshot::process::TICKS_PER_SECOND;
+use crate::units::Bytes;
 
 /// A thread of the kernel itself (`include/linux/sched.h`).
 const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// The last field that is read here.
+const LAST: usize = 48;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
@@ -22,6 +28,19 @@ pub struct Stat {
     pub started: u64,
     /// User and system time.
     pub cpu: Duration,
+    /// Resident memory; none for kernel threads and zombies, which have no memory of their own.
+    pub resident: Option<Bytes>,
+    pub image: Option<Image>,
+}
+
+/// Where the kernel laid out the program in memory and its arguments on the stack, at random as a rule: after an exec they
+/// lie elsewhere. Told only of whom the agent may trace, and not of zombies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Image {
+    code: (u64, u64),
+    stack: u64,
+    brk: u64,
+    arguments: u64,
 }
 
 impl Stat {
@@ -31,11 +50,16 @@ impl Stat {
         let name = text.get(open + 1..close)?;
         let rest = std::str::from_utf8(&text[close + 1..]).ok()?;
         // Counted as proc_pid_stat(5) does: the state is the third.
-        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3).copied();
+        let mut fields = [None; LAST - 2];
+        for (place, field) in fields.iter_mut().zip(rest.split_ascii_whitespace()) {
+            *place = Some(field);
+        }
+        let field = |number: usize| fields.get(number - 3).copied().flatten();
         let number = |at: usize| field(at)?.parse::<u64>().ok();
         let id = |at: usize| field(at)?.parse::<i32>().ok();
         let ticks = number(14)?.checked_add(number(15)?)?;
+        let memory = number(23).filter(|virtual_memory| *virtual_memory > 0);
+        let pages = memory.and_then(|_| number(24));
         Some(Self {
             pid: std::str::from_utf8(&text[..open]).ok()?.trim().parse().ok()?,
             name: String::from_utf8_lossy(name).into_owned(),
@@ -46,12 +70,21 @@ impl Stat {
             threads: number(20)?,
             started: number(22)?,
             cpu: Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?),
+            resident: pages.map(|pages| Bytes(pages.saturating_mul(page_size() as u64))),
+            image: Image::parse(number),
         })
     }
 
     /// Dead already, though its parent has not taken note, or its other threads live on in the kernel.
     pub fn is_zombie(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+impl Image {
+    fn parse(number: impl Fn(usize) -> Option<u64>) -> Option<Self> {
+        let stack = number(28).filter(|start| *start > 0)?;
+        Some(Self { code: (number(26)?, number(27)?), stack, brk: number(47)?, arguments: number(48)? })
     }
 }
 

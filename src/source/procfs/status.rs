@@ -1,6 +1,6 @@
-//! `/proc/<pid>/status`: owner, signals, memory, and its pid in each namespace.
+//! `/proc/<pid>/status`: owner, signals, and its pid in each namespace.
 
-use crate::units::{Bytes, Uid};
+use crate::units::Uid;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -9,8 +9,6 @@ pub struct Status {
     /// Its pid in each namespace it is in, the innermost last.
     pub namespace_pids: Vec<i32>,
     pub signals: Signals,
-    /// `VmRSS`; none for kernel threads and zombies.
-    pub resident: Option<Bytes>,
 }
 
 /// What it does with signals, a bit each, bit 0 for signal 1.
@@ -49,12 +47,10 @@ impl Status {
         };
         let mask = |name: &str| u64::from_str_radix(value(name)?, 16).ok();
         let pids = value("NSpid").map(|pids| pids.split_ascii_whitespace().map_while(|pid| pid.parse().ok()).collect());
-        let resident = value("VmRSS").and_then(|size| size.strip_suffix("kB")?.trim().parse::<u64>().ok());
         Some(Self {
             uid: Uid(value("Uid")?.split_ascii_whitespace().next()?.parse().ok()?),
             namespace_pids: pids.unwrap_or_else(Vec::new),
             signals: Signals { blocked: mask("SigBlk")?, ignored: mask("SigIgn")?, caught: mask("SigCgt")? },
-            resident: resident.map(|kibibytes| Bytes(kibibytes.saturating_mul(1024))),
         })
     }
 
@@ -70,14 +66,13 @@ mod tests {
     use super::*;
 
     const STATUS: &str = "Name:\tUid:\\t0\nUmask:\t0022\nState:\tS (sleeping)\nPid:\t4242\nUid:\t1000\t0\t0\t0\n\
-        Gid:\t1000\t1000\t1000\t1000\nNSpid:\t4242\t1\nVmRSS:\t    2048 kB\nSigBlk:\t0000000000000001\n\
+        Gid:\t1000\t1000\t1000\t1000\nNSpid:\t4242\t1\nSigBlk:\t0000000000000001\n\
         SigIgn:\t0000000000001000\nSigCgt:\t0000000000004000\n";
 
     #[test]
     fn the_owner_is_the_real_uid() {
         let status = Status::parse(STATUS.as_bytes()).unwrap();
         assert_eq!(status.uid, Uid(1000));
-        assert_eq!(status.resident, Some(Bytes(2 << 20)));
         assert!(status.is_first_of_a_namespace());
         let (hup, pipe, term) = (1, 13, 15);
         let signals = status.signals;

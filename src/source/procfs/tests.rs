@@ -19,7 +19,7 @@ fn a_process_that_is_gone_is_no_error() {
     assert!(matches!(procfs.stat(7), Ok(None)));
     assert!(matches!(procfs.status(7), Ok(None)));
     assert!(matches!(procfs.executable(7), Ok(None)));
-    assert!(matches!(procfs.namespace(7, "pid"), Ok(None)));
+    assert!(matches!(procfs.dir(7), Ok(None)));
     assert_eq!(procfs.stat(1).unwrap().unwrap().name, "systemd");
 }
 
@@ -77,6 +77,8 @@ fn the_agent_finds_itself_in_the_real_proc() {
     assert_eq!(stat.pid, pid);
     assert_eq!(procfs.status(pid).unwrap().unwrap().uid.0, nix::unistd::getuid().as_raw());
     assert!(procfs.executable(pid).unwrap().is_some());
-    assert_eq!(procfs.namespace(pid, "pid").unwrap(), procfs.own_namespace("pid").unwrap());
+    let [by_pid, own] = [procfs.dir(pid), procfs.own()].map(|dir| dir.unwrap().unwrap());
+    assert_eq!(by_pid.namespace("pid").unwrap(), own.namespace("pid").unwrap());
+    assert_eq!(own.effective_uid().unwrap().unwrap().0, nix::unistd::geteuid().as_raw());
     assert!(procfs.pid_max() > 300);
 }

@@ -1,7 +1,7 @@
 //! `gpuwarden serve`.
 
 use super::http::{self, Answer};
-use super::node::{Node, agent_binary, library};
+use super::node::{Node, agent_binary};
 use super::page::Page;
 use super::wait::{eventually, within};
 use nix::sys::signal::{Signal, kill};
@@ -144,7 +144,7 @@ pub fn serve(node: &Node, address: SocketAddr) -> Vec<OsString> {
         "serve".into(),
         flag("config.file", &node.path("gpuwarden.yaml").display()),
         flag("web.listen-address", &address),
-        flag("nvml.library", &library().display()),
+        flag("nvml.library", &node.library.display()),
     ]
 }
 

@@ -38,6 +38,8 @@ pub struct Node {
     pub carol: Who,
     /// What a shell does, as root and in the agent's own mount namespace, before it becomes the agent (`"$@"`).
     pub before: String,
+    /// The driver's library.
+    pub library: PathBuf,
     /// The socket on which somebody plays systemd.
     pub notify: Option<PathBuf>,
 }
@@ -52,7 +54,7 @@ impl Node {
         let mut uids = uids();
         let people = ["alice", "bob", "carol"].map(|name| Who { name, uid: uids.next().unwrap() });
         let [alice, bob, carol] = people;
-        let node = Self { dir, scenario, alice, bob, carol, before: ":".into(), notify: None };
+        let node = Self { dir, scenario, alice, bob, carol, before: ":".into(), library: library(), notify: None };
         let accounts = people.map(|Who { name, uid }| format!("{name}:x:{uid}:{uid}::/nonexistent:/bin/sh\n"));
         let groups = people.map(|Who { name, uid }| format!("{name}:x:{uid}:\n"));
         node.write("passwd", &(fs::read_to_string("/etc/passwd").unwrap() + &accounts.concat()));

@@ -4,7 +4,7 @@ use crate::call::{Device, device_calls, device_texts, device_values};
 use crate::driver::now;
 use crate::pointer::{Array, Out, chars};
 use crate::samples;
-use crate::scenario::{ClockEvent, Clocks, Ecc, EccCounts, EccLocations, Gpu, Memory};
+use crate::scenario::{ClockEvent, Clocks, Ecc, EccCounts, EccLocations, Gpu, Level, Memory, Remote};
 use crate::units::{Clock, Load, Span, Version};
 use crate::value::{Error, Value};
 use nvml_wrapper_sys::bindings::*;
@@ -108,10 +108,7 @@ device_values! {
     };
     nvmlDeviceGetPerformanceState(device) -> state: nvmlPstates_t = device.performance_state.get()?;
     nvmlDeviceGetPowerState(device) -> state: nvmlPstates_t = device.performance_state.get()?;
-    nvmlDeviceGetCurrentClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
     nvmlDeviceGetCurrentClocksThrottleReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
-    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong =
-        clock_events(device).map(|_| ClockEvent::ALL)?;
     nvmlDeviceGetSupportedClocksThrottleReasons(device) -> reasons: c_ulonglong =
         clock_events(device).map(|_| ClockEvent::ALL)?;
     // In nanoseconds, at a moment in microseconds.
@@ -151,6 +148,14 @@ device_values! {
     nvmlDeviceGetNvLinkState(device, link: c_uint) -> up: nvmlEnableState_t = nvlink(device, link)?.get()?;
     nvmlDeviceGetNvLinkVersion(device, link: c_uint) -> version: c_uint =
         nvlink(device, link).and(device.nvlink.version.get())?;
+    nvmlDeviceGetNvLinkRemoteDeviceType(device, link: c_uint) -> kind: nvmlIntNvLinkDeviceType_t =
+        match remote(device, link)? {
+            Remote::Card(_) => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
+            Remote::Switch => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
+            Remote::Unknown => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
+        };
+    nvmlDeviceGetNvLinkRemotePciInfo(device, link: c_uint) -> pci: nvmlPciInfo_t = remote_pci_info(device, link)?;
+    nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link: c_uint) -> pci: nvmlPciInfo_t = remote_pci_info(device, link)?;
     nvmlDeviceGetNvLinkErrorCounter(device, link: c_uint, counter: nvmlNvLinkErrorCounter_t) -> count: c_ulonglong = {
         nvlink(device, link)?;
         match counter {
@@ -216,11 +221,6 @@ device_calls! {
         let asked = temperature.prepared(1)?;
         gpu_sensor(asked.sensorType)?;
         temperature.set(nvmlTemperature_v1_t { temperature: device.temperature.get::<u32>()? as c_int, ..asked })
-    }
-
-    nvmlDeviceGetMarginTemperature(device, margin: Out<nvmlMarginTemperature_v1_t>) {
-        let asked = margin.prepared(1)?;
-        margin.set(nvmlMarginTemperature_v1_t { marginTemperature: device.temperature_margin.get()?, ..asked })
     }
 
     nvmlDeviceGetPciInfoExt(device, pci: Out<nvmlPciInfoExt_v1_t>) {
@@ -301,17 +301,33 @@ device_calls! {
     nvmlDeviceGetTopologyCommonAncestor(device, other: crate::handle::Handle, level: Out<nvmlGpuTopologyLevel_t>) {
         let place = other.place().ok_or(Error::INVALID_ARGUMENT)?;
         let other = &device.driver.cards.get(place.card).ok_or(Error::INVALID_ARGUMENT)?.gpu;
-        let one_node = device.numa_node == other.numa_node;
-        level.set(match place.card == device.place.card {
-            true => nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
-            false if one_node => nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
-            false => nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
+        let (here, there) = (device.place.card, place.card);
+        let written = device.driver.scenario.topology.iter();
+        let written = written.rev().find(|pair| pair.gpus == [here, there] || pair.gpus == [there, here]);
+        let by_node = if device.numa_node == other.numa_node { Level::Node } else { Level::System };
+        level.set(match written {
+            _ if here == there => Level::Internal.into(),
+            Some(pair) => pair.level.get()?,
+            None => by_node.into(),
         })
     }
 }
 
+// Before, these were called throttle reasons.
+#[cfg(not(feature = "old-driver"))]
+device_values! {
+    nvmlDeviceGetCurrentClocksEventReasons(device) -> reasons: c_ulonglong = clock_events(device)?;
+    nvmlDeviceGetSupportedClocksEventReasons(device) -> reasons: c_ulonglong =
+        clock_events(device).map(|_| ClockEvent::ALL)?;
+}
+
 #[cfg(not(feature = "old-driver"))]
 device_calls! {
+    nvmlDeviceGetMarginTemperature(device, margin: Out<nvmlMarginTemperature_v1_t>) {
+        let asked = margin.prepared(1)?;
+        margin.set(nvmlMarginTemperature_v1_t { marginTemperature: device.temperature_margin.get()?, ..asked })
+    }
+
     nvmlDeviceGetMemoryInfo_v2(device, memory: Out<nvmlMemory_v2_t>) {
         let asked = memory.prepared(2)?;
         let (sizes, used) = memory_of(device)?;
@@ -376,9 +392,23 @@ pub fn clock_event_time(gpu: &Gpu, event: ClockEvent) -> Result<u64, Error> {
     gpu.clock_event_times.get(&event).map(|Span(time)| time * 1000).ok_or(Error::NOT_SUPPORTED)
 }
 
-fn nvlink(gpu: &Gpu, link: c_uint) -> Result<&Value<bool>, Error> {
+pub fn nvlink(gpu: &Gpu, link: c_uint) -> Result<&Value<bool>, Error> {
     some(gpu.nvlink.links.len())?;
     gpu.nvlink.links.get(link as usize).ok_or(Error::INVALID_ARGUMENT)
+}
+
+fn remote(device: &Device, link: c_uint) -> Result<Remote, Error> {
+    nvlink(device, link)?;
+    Ok(device.nvlink.remotes.get(link as usize).copied().unwrap_or_default())
+}
+
+/// A switch is on the bus behind the cards.
+fn remote_pci_info(device: &Device, link: c_uint) -> Result<nvmlPciInfo_t, Error> {
+    match remote(device, link)? {
+        Remote::Card(card) => pci_info(&device.driver.cards.get(card).ok_or(Error::UNKNOWN)?.gpu),
+        Remote::Switch => pci_info(&Gpu { pci: Some("00000000:F0:00.0".into()), ..Gpu::default() }),
+        Remote::Unknown => Err(Error::NOT_SUPPORTED),
+    }
 }
 
 fn fabric_info(gpu: &Gpu) -> Result<nvmlGpuFabricInfo_t, Error> {

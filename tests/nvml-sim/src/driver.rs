@@ -148,9 +148,9 @@ fn seen_as_card(instance: &MigInstance, card: &Gpu) -> Gpu {
         bar1: instance.bar1.clone(),
         gpm: instance.gpm.clone(),
         mig: Value::Known(Mig { instances: vec![instance.clone()], ..Mig::default() }),
-        lost: card.lost,
+        lost: card.lost || instance.lost,
         latency: card.latency.clone(),
-        errors: card.errors.clone(),
+        errors: card.errors.iter().chain(&instance.errors).map(|(call, error)| (call.clone(), *error)).collect(),
         processes: card
             .processes
             .iter()

@@ -1,7 +1,7 @@
 //! Field values: numbers of a card by their id, several in a call.
 
 use crate::call::{Device, device_calls};
-use crate::device::clock_event_time;
+use crate::device::{clock_event_time, nvlink};
 use crate::driver::now;
 use crate::pointer::Array;
 use crate::record;
@@ -85,6 +85,7 @@ fn value(device: &Device, id: u32, scope: u32) -> Result<u64, Error> {
         NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES => of_links(gpu.nvlink.tx_total.get()),
         NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES => of_links(gpu.nvlink.rx_total.get()),
         NVML_FI_DEV_NVLINK_LINK_COUNT => links(),
+        NVML_FI_DEV_NVLINK_GET_STATE => nvlink(gpu, scope)?.get::<bool>().map(u64::from),
         // In nanoseconds.
         NVML_FI_DEV_PERF_POLICY_POWER => clock_event(ClockEvent::SwPowerCap),
         NVML_FI_DEV_PERF_POLICY_THERMAL => clock_event(ClockEvent::SwThermalSlowdown),

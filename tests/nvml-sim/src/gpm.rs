@@ -15,8 +15,11 @@ type Sample = Option<BTreeMap<u32, f64>>;
 static SAMPLES: Registry<Sample> = Registry::new();
 
 calls! {
-    nvmlGpmSampleAlloc(_driver, sample: Out<nvmlGpmSample_t>) {
+    nvmlGpmSampleAlloc(driver, sample: Out<nvmlGpmSample_t>) {
         sample.check()?;
+        if driver.scenario.gpm_samples.is_some_and(|room| SAMPLES.len() >= room) {
+            return Err(Error::MEMORY);
+        }
         sample.set(SAMPLES.add(None))
     }
 

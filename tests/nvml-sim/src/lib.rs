@@ -11,7 +11,8 @@
 //! renaming another over it. `gpus: [{}, {}]` is a node with two cards that support nothing.
 //!
 //! ```yaml
-//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault
+//! driver: {version: 570.124.06, cuda: 12.8}  # nvml: follows from both; oversized_process_entries: true is a 535 fault;
+//!                                     # host_pids: true denies that the driver is simulated
 //! init: ok                            # or an error: DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH …
 //! latency: {nvmlDeviceGetMemoryInfo_v2: 30ms, "nvmlEvent*": hang}   # until the scenario says otherwise
 //! errors: {nvmlDeviceGetTemperature: UNKNOWN}    # by name of the call; the longest pattern holds
@@ -39,8 +40,8 @@
 //!     fans: [30%, 31%]
 //!     pcie: {generation: 5, max_generation: 5, gpu_max_generation: 5, width: 16, max_width: 16, link_speed: 32000,
 //!            replays: 0, tx: 100MiB, rx: 200MiB, tx_total: 5GiB, rx_total: 7GiB}
-//!     nvlink: {links: [true, true, false], version: 4, replay_errors: 0, recovery_errors: 0, crc_errors: 0,
-//!              tx_total: 1GiB, rx_total: 1GiB}                             # the counters are those of each link
+//!     nvlink: {links: [true, true, false], remotes: [1, switch, unknown], version: 4, replay_errors: 0,
+//!              recovery_errors: 0, crc_errors: 0, tx_total: 1GiB, rx_total: 1GiB}   # the counters are those of each link
 //!     fabric: {state: 3, clique: 1, health_mask: 0}                               # status: an error
 //!     ecc: {mode: true, pending: true, default: true, sram_threshold_exceeded: false,
 //!           volatile: {corrected: {dram: 0, sram: 1}, uncorrected: {dram: 0, sram: 0}}, aggregate: {}}                         # also l1, l2, registers, texture
@@ -51,8 +52,9 @@
 //!     persistence: true               # accounting, display_mode, display_active: likewise
 //!     compute_mode: default           # exclusive_process, exclusive_thread, prohibited
 //!     virtualization: none            # passthrough, vgpu, host_vgpu, host_vsga
-//!     mig: {enabled: true, max: 7, instances: [{profile: 1g.10gb, gpu_instance: 7, compute_instance: 0,
-//!           memory: {total: 9856MiB}, bar1: {total: 16GiB}, multiprocessors: 16}]}
+//!     mig: {enabled: true, max: 7, hides_processes: false, instances: [
+//!           {profile: 1g.10gb, gpu_instance: 7, compute_instance: 0, memory: {total: 9856MiB}, bar1: {total: 16GiB}, multiprocessors: 16,
+//!            gpm: {}, lost: false, errors: {}}]}
 //!     gpm: {1: 37.0, 2: 35.5}         # by nvmlGpmMetricId_t; an instance has its own
 //!     xids: [13, 79]                  # since the driver was loaded; one that is added reaches who waits for events
 //!     fields: {230: 1, 195: {error: UNKNOWN}}     # field values by id, over those that follow from the rest
@@ -68,6 +70,8 @@
 //!         kind: compute               # graphics, both, mps
 //!         gpu_instance: 7             # on a MIG instance
 //!         compute_instance: 0
+//! topology: [{gpus: [0, 1], level: single}]   # internal, multiple, hostbridge, node, system; other pairs by numa_node
+//! gpm_samples: 16                     # room for so many, any number if left out
 //! ```
 //!
 //! Any value of a card may be `{error: NAME}` instead; a value that is left out is `NOT_SUPPORTED`. Sizes are in `B` to
@@ -87,8 +91,9 @@
 //! a list follows in a line of its own, which a tab begins: the ids of field values and of GPM metrics. That makes every
 //! call slow; without the variable it costs nothing.
 //!
-//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes and
-//! without `nvmlDeviceGetMemoryInfo_v2`.
+//! The feature `old-driver` builds the library of a driver before R510, without the `_v3` lists of processes,
+//! `nvmlDeviceGetMemoryInfo_v2`, `nvmlDeviceGetMarginTemperature` and the functions about clock events, which were called
+//! throttle reasons.
 
 #![allow(non_upper_case_globals, non_snake_case, reason = "NVML's names are kept")]
 

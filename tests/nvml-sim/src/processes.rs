@@ -18,7 +18,9 @@ const MPS: &[Kind] = &[Kind::Mps];
 
 /// The processes on a device. One that has exited, is a zombie or has handed its pid on is none of them.
 pub fn listed(device: &Device) -> impl Iterator<Item = &Process> {
-    device.processes.iter().filter(|process| process.always || lives(process))
+    let hidden = device.place.instance.is_none() && device.mig.known().is_ok_and(|mig| mig.hides_processes);
+    let told = move |process: &&Process| !(hidden && process.gpu_instance.is_some());
+    device.processes.iter().filter(told).filter(|process| process.always || lives(process))
 }
 
 /// What the processes on a device use together, as far as is known.

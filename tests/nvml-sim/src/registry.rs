@@ -23,6 +23,10 @@ impl<T> Registry<T> {
         std::ptr::without_provenance_mut(number)
     }
 
+    pub fn len(&self) -> usize {
+        self.entries().len()
+    }
+
     pub fn with<P, R>(&self, pointer: *mut P, work: impl FnOnce(&mut T) -> R) -> Result<R, Error> {
         self.entries().get_mut(&pointer.addr()).map(work).ok_or(Error::INVALID_ARGUMENT)
     }

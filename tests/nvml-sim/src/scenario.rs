@@ -61,6 +61,17 @@ written_down! {
         /// What holds for each GPU that says nothing else.
         defaults: Gpu,
         gpus: Vec<Gpu>,
+        /// How near cards are to each other on the PCI bus, where their NUMA nodes do not tell.
+        topology: Vec<Ancestor>,
+        /// How many GPM samples the library has room for, if not for any number.
+        gpm_samples: Option<usize>,
+    }
+
+    /// `nvmlDeviceGetTopologyCommonAncestor`.
+    Ancestor {
+        /// Their places in the list.
+        gpus: [usize; 2],
+        level: Value<Level>,
     }
 
     /// `nvmlSystemGetDriverVersion`, `nvmlSystemGetCudaDriverVersion`, `nvmlSystemGetNVMLVersion`.
@@ -74,6 +85,8 @@ written_down! {
         /// `…RunningProcesses_v3` writes entries of 32 bytes where the caller has room for 24: the fault of some
         /// drivers of the 535 series.
         oversized_process_entries: bool,
+        /// Pids are held to be those of the host, as a real driver's are: `nvmlSimulated` answers 0.
+        host_pids: bool,
     }
 
     /// A card.
@@ -214,6 +227,8 @@ written_down! {
     NvLink {
         /// Whether each link is up.
         links: Vec<Value<bool>>,
+        /// What is at the other end of each.
+        remotes: Vec<Remote>,
         version: Value<u32>,
         /// Each counter is that of each link.
         replay_errors: Value<u64>,
@@ -287,6 +302,8 @@ written_down! {
         pending: Option<bool>,
         /// 7 if left out.
         max: Option<u32>,
+        /// Whoever asks the card itself who is on it is not told of the instances, as if he had no privileges.
+        hides_processes: bool,
         instances: Vec<MigInstance>,
     }
 
@@ -302,6 +319,10 @@ written_down! {
         bar1: Value<Memory>,
         multiprocessors: u32,
         gpm: Value<BTreeMap<u32, f64>>,
+        /// Each call about it answers `GPU_IS_LOST`, and the card goes on.
+        lost: bool,
+        /// Calls about it that fail, besides those about the card.
+        errors: Calls<Error>,
     }
 
     /// Somebody who holds the card.
@@ -386,6 +407,18 @@ pub enum ProcessMemory {
     Unavailable,
 }
 
+/// The other end of an NVLink: the place of a card in the list, `switch`, or nothing that NVML could name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Remote {
+    Card(usize),
+    #[serde(with = "word::switch")]
+    Switch,
+    #[default]
+    #[serde(with = "word::unknown")]
+    Unknown,
+}
+
 /// In which lists a process stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -420,7 +453,7 @@ mod word {
         )*};
     }
 
-    words! { ok hang integrate unavailable }
+    words! { ok hang integrate unavailable switch unknown }
 }
 
 names! {
@@ -436,6 +469,16 @@ names! {
         Geforce = nvmlBrandType_enum_NVML_BRAND_GEFORCE,
         GeforceRtx = nvmlBrandType_enum_NVML_BRAND_GEFORCE_RTX,
         TitanRtx = nvmlBrandType_enum_NVML_BRAND_TITAN_RTX,
+    }
+
+    /// `nvmlGpuTopologyLevel_t`.
+    Level {
+        Internal = nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
+        Single = nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE,
+        Multiple = nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE,
+        Hostbridge = nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE,
+        Node = nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
+        System = nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
     }
 
     /// `nvmlDeviceArchitecture_t`.

@@ -13,4 +13,6 @@ fn an_old_driver_has_neither_the_new_lists_nor_the_new_memory() {
     assert!(matches!(gpu.running_graphics_processes(), Err(NvmlError::FailedToLoadSymbol(_))));
     assert_eq!(gpu.minor_number().unwrap(), 0);
     assert!(nvml.lib().nvmlDeviceGetMemoryInfo.is_ok());
+    assert!(nvml.lib().nvmlDeviceGetCurrentClocksEventReasons.is_err());
+    assert!(nvml.lib().nvmlDeviceGetCurrentClocksThrottleReasons.is_ok());
 }

@@ -4,7 +4,7 @@ use crate::sim::Sim;
 use nvml_sim::Scenario;
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, Sampling, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, Sampling, TemperatureSensor, TopologyLevel};
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -80,6 +80,7 @@ fn the_whole_of_a_card_can_be_asked_for() {
     check("{pci: '00000000:17:00.0'}", |gpu| Ok(gpu.pci_info()?.bus_id), r#""00000000:17:00.0""#);
     check("{mig: {enabled: true}}", |gpu| Ok(gpu.mig_mode()?.current), "1");
     check("{fields: {230: 2}}", |gpu| gpu.field_values_for(&[FieldId(230)])?.remove(0)?.value, "U64(2)");
+    check("{nvlink: {links: [true]}}", |gpu| gpu.field_values_for(&[FieldId(165)])?.remove(0)?.value, "U64(1)");
     check("{pcie: {tx_total: 5GiB}}", |gpu| gpu.field_values_for(&[FieldId(197)])?.remove(0)?.value, "U64(5368709120)");
 }
 
@@ -361,4 +362,49 @@ fn a_scenario_is_written_as_it_is_read() {
     let written = serde_yaml::to_string(&scenario).unwrap();
     assert_eq!(written.parse::<Scenario>().unwrap(), scenario, "{written}");
     assert!("gpus: [{temprature: 41}]".parse::<Scenario>().is_err());
+}
+
+#[test]
+fn links_lead_to_cards_and_switches_and_pairs_are_as_near_as_is_written() {
+    let sim = Sim::new(
+        "
+topology: [{gpus: [1, 0], level: single}]
+gpus:
+  - {numa_node: 0, nvlink: {links: [true, true, false], remotes: [1, switch]}}
+  - {numa_node: 0}
+  - {numa_node: 1}
+",
+    );
+    let nvml = sim.init().unwrap();
+    let card = |index| nvml.device_by_index(index).unwrap();
+    let remote = |link| card(0).link_wrapper_for(link).remote_pci_info().map(|pci| pci.bus_id);
+    assert_eq!(remote(0).unwrap(), card(1).pci_info().unwrap().bus_id);
+    assert_eq!(remote(1).unwrap(), "00000000:F0:00.0");
+    assert!(matches!(remote(2), Err(NvmlError::NotSupported)));
+    assert!(matches!(remote(3), Err(NvmlError::InvalidArg)));
+    let level = |one, other| card(one).topology_common_ancestor(card(other)).unwrap();
+    assert_eq!(level(0, 1), TopologyLevel::Single);
+    assert_eq!(level(1, 2), TopologyLevel::System);
+}
+
+#[test]
+fn a_lost_instance_spoils_neither_its_card_nor_the_others_and_a_card_may_hide_who_is_on_it() {
+    let sim = Sim::new(
+        "
+gpus:
+  - memory: {total: 80GiB}
+    mig: {enabled: true, hides_processes: true, instances: [
+      {profile: 1g.10gb, gpu_instance: 7, lost: true},
+      {profile: 1g.10gb, gpu_instance: 8, errors: {nvmlDeviceGetName: UNKNOWN}}]}
+    processes: [{pid: 4242, always: true, gpu_instance: 8, compute_instance: 0}]
+",
+    );
+    let nvml = sim.init().unwrap();
+    let card = nvml.device_by_index(0).unwrap();
+    let instance = |index| card.mig_device_by_index(index).unwrap();
+    assert!(matches!(instance(0).uuid(), Err(NvmlError::GpuLost)));
+    assert!(matches!(instance(1).name(), Err(NvmlError::Unknown)));
+    assert!(instance(1).uuid().is_ok() && card.name().is_ok());
+    assert_eq!(card.running_compute_processes().unwrap().len(), 0);
+    assert_eq!(instance(1).running_compute_processes().unwrap().len(), 1);
 }

@@ -1,0 +1,163 @@
+//! The web configuration: who may ask, and how what is said is protected. Its format is that of Prometheus'
+//! exporter-toolkit (docs/web-configuration.md there), and docs/web.md tells where this differs.
+//!
+//! Its files are looked at with each client and each question, and read again when they have changed.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper::header::{HeaderName, HeaderValue};
+use rustls::ServerConfig;
+
+use crate::config::Diagnostic;
+
+mod settings;
+mod tls;
+mod names;
+mod users;
+mod rate;
+#[cfg(test)]
+mod tests;
+
+use rate::Bucket;
+pub use users::Passwords;
+use users::Users;
+
+/// All that one reading of the files came to.
+#[derive(Debug)]
+pub struct Web {
+    /// Without it, plain HTTP.
+    pub tls: Option<Arc<ServerConfig>>,
+    demands_certificate: bool,
+    /// Those of every answer.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Without any, nobody has to say who he is.
+    pub users: Users,
+    pub rate: Option<Arc<Bucket>>,
+}
+
+impl Web {
+    /// What the one before protected and this one does not. A file that is read while somebody writes it must not open the
+    /// door: that takes a restart.
+    fn opens(&self, before: &Self) -> Option<&'static str> {
+        match () {
+            () if self.tls.is_none() && before.tls.is_some() => Some("TLS is gone"),
+            () if self.users.is_empty() && !before.users.is_empty() => Some("all users are gone"),
+            () if before.demands_certificate && !self.demands_certificate => {
+                Some("clients need no certificate any more")
+            }
+            () => None,
+        }
+    }
+}
+
+/// A file as it was when it was read: replaced or written, it is another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp(Option<[i64; 5]>);
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        let stamp = |file: fs::Metadata| {
+            [file.ino().cast_signed(), file.mtime(), file.mtime_nsec(), file.ctime_nsec(), file.size().cast_signed()]
+        };
+        Self(fs::metadata(path).ok().map(stamp))
+    }
+}
+
+/// A web configuration that was read once, well or not, with the files it came from.
+struct Reading {
+    files: Vec<(PathBuf, Stamp)>,
+    web: Result<Web, Vec<Diagnostic>>,
+}
+
+/// Reads files and remembers which, as they were before.
+#[derive(Default)]
+struct Reader(Vec<(PathBuf, Stamp)>);
+
+impl Reader {
+    /// No certificate is larger.
+    const LARGEST: u64 = 1 << 20;
+
+    fn saw(&mut self, path: &Path) {
+        self.0.push((path.to_owned(), Stamp::of(path)));
+    }
+
+    fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        self.saw(path);
+        match fs::metadata(path)? {
+            file if !file.is_file() => Err(io::Error::other("not a regular file")),
+            file if file.size() > Self::LARGEST => Err(io::Error::other("larger than 1MiB")),
+            _ => fs::read(path),
+        }
+    }
+}
+
+fn read(path: &Path) -> Reading {
+    let mut reader = Reader::default();
+    reader.saw(path);
+    let text = crate::config::yaml::read(path).map_err(|error| vec![error]);
+    let web = text.and_then(|text| settings::read(path, &text, &mut reader));
+    Reading { files: reader.0, web }
+}
+
+/// The errors of a web configuration and the files that it names.
+pub fn errors(path: &Path, text: &str) -> Vec<Diagnostic> {
+    settings::read(path, text, &mut Reader::default()).err().unwrap_or_default()
+}
+
+/// The web configuration as its files have it now.
+pub struct Live {
+    path: PathBuf,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    files: Vec<(PathBuf, Stamp)>,
+    web: Arc<Web>,
+}
+
+impl Live {
+    pub fn open(path: &Path) -> Result<Self, Vec<Diagnostic>> {
+        let Reading { files, web } = read(path);
+        let now = Now { files, web: Arc::new(web?) };
+        Ok(Self { path: path.to_owned(), now: Mutex::new(now) })
+    }
+
+    /// The last one that could be read.
+    pub fn web(&self) -> Arc<Web> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.files.iter().any(|(path, stamp)| Stamp::of(path) != *stamp) {
+            now.take(read(&self.path));
+        }
+        now.web.clone()
+    }
+}
+
+impl Now {
+    fn take(&mut self, reading: Reading) {
+        let kept = "the web configuration was not read again, the old one is in force";
+        match reading.web {
+            Err(errors) => {
+                let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                tracing::error!(errors = errors.join("; "), "{kept}");
+                // Those that it did not come to may be what is mended.
+                let others = self.files.iter().filter(|(path, _)| reading.files.iter().all(|(read, _)| read != path));
+                let others = others.map(|(path, _)| (path.clone(), Stamp::of(path))).collect::<Vec<_>>();
+                self.files = reading.files.into_iter().chain(others).collect();
+            }
+            Ok(mut web) => {
+                self.files = reading.files;
+                if let Some(what) = web.opens(&self.web) {
+                    tracing::error!("{kept}: {what}, which takes a restart");
+                    return;
+                }
+                web.rate = Bucket::carried_over(web.rate, self.web.rate.as_ref());
+                self.web = Arc::new(web);
+                tracing::info!("the web configuration was read again");
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The directory of one process. Once it is open it is that process's and no other's: when the pid passes on, its files
+//! are gone (`proc_pid_lookup`, `get_proc_task`; `fs/proc/base.c`). What is read through it is all of one process.
+
+use std::ffi::OsStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, readlinkat, statx};
+use rustix::io::read;
+
+use super::{Executable, Stat, Status, command, executable, namespace};
+use crate::units::Uid;
+
+/// More than the files of a process hold, as a rule.
+const USUAL: usize = 4096;
+
+/// Every question answers `None` where the process is gone.
+#[derive(Debug)]
+pub struct Dir {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+impl Dir {
+    /// `None` where nobody has this pid.
+    pub(super) fn open(path: PathBuf) -> io::Result<Option<Self>> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        present(rustix::fs::open(&path, flags, Mode::empty()))?.map_or(Ok(None), |fd| Ok(Some(Self { path, fd })))
+    }
+
+    pub fn stat(&self) -> io::Result<Option<Stat>> {
+        self.parsed("stat", Stat::parse)
+    }
+
+    pub fn status(&self) -> io::Result<Option<Status>> {
+        self.parsed("status", Status::parse)
+    }
+
+    /// The text of its cgroup file, for `source::cgroup` to read.
+    pub fn cgroup(&self) -> io::Result<Option<String>> {
+        self.read("cgroup", |text| String::from_utf8_lossy(text).into_owned())
+    }
+
+    /// The effective uid, which owns the directory whatever the process hides of itself (`task_dump_owner`,
+    /// `fs/proc/base.c`). It costs a fraction of what `status` does, which tells the real uid.
+    pub fn effective_uid(&self) -> io::Result<Option<Uid>> {
+        Ok(self.attributes("", AtFlags::EMPTY_PATH)?.map(|dir| Uid(dir.stx_uid)))
+    }
+
+    /// Its arguments with secrets masked; `None` also for one that has none, such as a kernel thread or a zombie.
+    pub fn command_line(&self) -> io::Result<Option<String>> {
+        // One byte more tells that it goes on.
+        let line = self.read_at_most("cmdline", command::READ + 1, command::masked)?;
+        Ok(line.filter(|line| !line.is_empty()))
+    }
+
+    /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
+    pub fn executable(&self) -> io::Result<Option<Executable>> {
+        let Some(target) = present(readlinkat(&self.fd, "exe", Vec::with_capacity(256)))? else { return Ok(None) };
+        // Its server is not asked: the executables of users lie on network and FUSE filesystems, and one that hangs
+        // would hang the agent.
+        let file = self.attributes("exe", AtFlags::STATX_DONT_SYNC)?;
+        Ok(file.map(|file| executable(OsStr::from_bytes(target.as_bytes()), &file)))
+    }
+
+    /// The identity of one of its namespaces: `pid`, `user`, `mnt`.
+    pub fn namespace(&self, kind: &str) -> io::Result<Option<u64>> {
+        let target = present(readlinkat(&self.fd, format!("ns/{kind}"), Vec::with_capacity(32)))?;
+        Ok(target.and_then(|target| namespace::parse(&target.to_string_lossy())))
+    }
+
+    fn attributes(&self, file: &str, flags: AtFlags) -> io::Result<Option<Statx>> {
+        present(statx(&self.fd, file, flags, StatxFlags::BASIC_STATS))
+    }
+
+    fn parsed<T>(&self, file: &str, parse: impl FnOnce(&[u8]) -> Option<T>) -> io::Result<Option<T>> {
+        let Some(parsed) = self.read(file, parse)? else { return Ok(None) };
+        let not_understood = || format!("{} is not understood", self.path.join(file).display());
+        parsed.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, not_understood()))
+    }
+
+    fn read<T>(&self, file: &str, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
+        self.read_at_most(file, usize::MAX, take)
+    }
+
+    /// The kernel writes such a file in one go, and as much as there is room for (`single_open`, `seq_read_iter`;
+    /// `fs/seq_file.c`): where room is left, that was all. To ask again would double the calls.
+    fn read_at_most<T>(&self, file: &str, limit: usize, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
+        let opened = openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        let Some(file) = present(opened)? else { return Ok(None) };
+        // On the stack: for a buffer of this size the allocator tidies up what the last cycle left, each time.
+        let mut room = [MaybeUninit::uninit(); USUAL];
+        let Some((text, rest)) = present(read(&file, &mut room))? else { return Ok(None) };
+        if !rest.is_empty() {
+            return Ok(Some(take(&text[..text.len().min(limit)])));
+        }
+        let mut text = text.to_vec();
+        while text.len() == text.capacity() && text.len() < limit {
+            text.reserve(text.len());
+            if present(read(&file, spare_capacity(&mut text)))?.is_none() {
+                return Ok(None);
+            }
+        }
+        text.truncate(limit);
+        Ok(Some(take(&text)))
+    }
+}
+
+/// A process that is gone is no error: its directory is gone, or its files no longer answer (ESRCH).
+fn present<T>(answer: rustix::io::Result<T>) -> io::Result<Option<T>> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::SRCH) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
