@@ -276,8 +276,10 @@ fn the_bare_loop_makes_every_call_that_the_agent_makes_and_sees_every_process() 
     // More than who is there and who is on it: values of both cards.
     assert!(agent.number() > 40, "{:?}", agent.0);
     assert_eq!(Calls::of_the_loop(&loaded, &agent, &folder).0, agent.as_seen_again());
-    let report = BareLoop::start(&loaded, &agent, &folder).report();
-    assert_eq!((report.processes, report.refused), (3, 0));
+    let bare_loop = BareLoop::start(&loaded, &agent, &folder);
+    // In the first cycle there is only one sample of GPM.
+    let report = eventually("every call has an answer", || Some(bare_loop.report()).filter(|it| it.refused == 0));
+    assert_eq!(report.processes, 3);
     assert!(report.driver > Duration::ZERO && report.procfs > Duration::ZERO, "{report:?}");
 }
 
