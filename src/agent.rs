@@ -147,7 +147,7 @@ struct Agent {
     sources: Sources,
     enforcer: Enforcer,
     store: Store,
-    state: State,
+    state: Arc<State>,
     tallies: Tallies,
     /// Acts of which an agent before this one did not say what came of them.
     lost: Vec<Outcome>,
@@ -212,7 +212,7 @@ impl Agent {
             sources,
             enforcer,
             store,
-            state,
+            state: Arc::new(state),
             tallies: Tallies::default(),
             lost,
             reload: Reload { failure: None, last_success: now },
@@ -251,7 +251,7 @@ impl Agent {
         self.enforcer.state_was_saved(self.store.save(&step.state));
         let mut outcomes = self.report_what_was_before(&step, &snapshot);
         outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, &mut self.sources));
-        self.state = policy::settle(step.state, &outcomes, self.sources.now());
+        self.state = Arc::new(policy::settle(step.state, &outcomes, self.sources.now()));
         self.enforcer.state_was_saved(self.store.save(&self.state));
         self.publish(snapshot, step.judgements, step.exempt, outcomes, began.elapsed());
         if let Some(why) = self.sources.stale_driver() {

@@ -26,7 +26,7 @@ pub struct Cycle {
     pub judgements: Vec<Judgement>,
     pub outcomes: Vec<Outcome>,
     /// Settled with those outcomes.
-    pub state: State,
+    pub state: Arc<State>,
     /// Processes that are judged by no rule.
     pub exempt: BTreeSet<ProcessId>,
     /// Why nothing is signalled now, as far as anybody can tell.

@@ -442,7 +442,7 @@ pub fn cycle() -> Cycle {
         seen: second,
         judgements: goes_on,
         outcomes,
-        state: state(),
+        state: state().into(),
         exempt: [id(4003)].into(),
         pauses: [Pause::Fuse].into(),
         blown: [Fuse::ActsPerHour].into(),

@@ -236,7 +236,10 @@ impl<'a> Bench<'a> {
     fn evidence(&self, view: &View) -> Vec<Evidence> {
         let leaves = self.rule.when.iter().flat_map(Condition::leaves);
         let asked = self.asked.iter().cloned();
-        leaves.zip(asked).map(|(leaf, asked)| facts::look(leaf, asked, view, self.now)).collect()
+        // As many as there are, in one piece: there is one of these for every subject of every rule.
+        let mut evidence = Vec::with_capacity(self.asked.len());
+        evidence.extend(leaves.zip(asked).map(|(leaf, asked)| facts::look(leaf, asked, view, self.now)));
+        evidence
     }
 
     fn card(&self, gpu: &Gpu) -> Option<Arc<Card>> {

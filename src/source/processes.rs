@@ -103,7 +103,8 @@ struct Marks {
 /// Reads processes; one for the life of the agent.
 #[derive(Debug, Clone, Default)]
 pub struct Processes {
-    kept: BTreeMap<ProcessId, Kept>,
+    /// In boxes: the nodes of a map that grows at its end stay half empty.
+    kept: BTreeMap<ProcessId, Box<Kept>>,
     /// Where the agent stood when they were read.
     standpoint: Standpoint,
 }
@@ -190,12 +191,12 @@ impl Processes {
             let host_memory = dir.resident().ok().flatten();
             return Ok(Ok(Process { host_memory, host_cpu: Some(stat.cpu), ..kept.process.clone() }));
         }
-        let kept = facts(procfs, standpoint, &dir, &stat, marks, self.kept.get(&id));
+        let kept = facts(procfs, standpoint, &dir, &stat, marks, self.kept.get(&id).map(Box::as_ref));
         let process = kept.process.clone();
         // Of one that ended meanwhile some facts are missing.
         match dir.stat()? {
             Some(_) => {
-                self.kept.insert(id, kept);
+                self.kept.insert(id, Box::new(kept));
                 Ok(Ok(process))
             }
             None => {
