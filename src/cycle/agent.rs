@@ -28,6 +28,7 @@ impl Agent {
     pub fn observe() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").ok();
         let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat));
+        agent.resident = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| resident(&statm));
         agent.max_fds = getrlimit(Resource::Nofile).current;
         agent.open_fds = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64);
         agent
@@ -43,12 +44,17 @@ impl Agent {
         Self {
             cpu: ticks(14).zip(ticks(15)).map(|(user, system)| user + system),
             virtual_memory: field(23).map(Bytes),
-            resident: field(24).map(|pages| Bytes(pages * page_size() as u64)),
             threads: field(20),
             started: ticks(22),
             ..Self::default()
         }
     }
+}
+
+/// Its second field, in pages. stat has a number of that name too, which since Linux 6.2 is an approximation.
+fn resident(statm: &str) -> Option<Bytes> {
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    pages.checked_mul(page_size() as u64).map(Bytes)
 }
 
 #[cfg(test)]
@@ -62,13 +68,14 @@ mod tests {
         assert_eq!(agent.cpu, Some(Duration::from_secs(3)));
         assert_eq!(agent.threads, Some(3));
         assert_eq!(agent.virtual_memory, Some(Bytes(8192)));
-        assert_eq!(agent.resident, Some(Bytes(300 * page_size() as u64)));
         assert_eq!(agent.started, Some(Duration::from_secs(40)));
     }
 
     #[test]
     fn what_cannot_be_read_is_absent() {
         assert_eq!(Agent::from_stat(""), Agent::default());
+        assert_eq!(resident("9000"), None);
+        assert_eq!(resident("9000 300 200 1 0 2 0\n"), Some(Bytes(300 * page_size() as u64)));
     }
 
     #[test]
