@@ -40,6 +40,9 @@ use crate::state::{self, StateDir, Store};
 /// systemd hears of a living agent at least this often, however long its interval.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
+/// A ladder that is resumed after a crash is behind by no more than this.
+const TIME_MAY_BE_LOST: Duration = Duration::from_secs(10);
+
 /// How long a message may wait for a systemd that does not read: a sign of life, of which there are many, and what else
 /// it must hear.
 const LIFE_GOES_ON: Duration = Duration::from_millis(100);
@@ -163,6 +166,7 @@ struct Options {
     state_dir: PathBuf,
     nvml_library: Option<PathBuf>,
     procfs: PathBuf,
+    systemd_socket: bool,
 }
 
 impl Options {
@@ -194,6 +198,7 @@ impl Agent {
             state_dir: config.state_dir.clone(),
             nvml_library: options.nvml_library.clone(),
             procfs: options.procfs.clone(),
+            systemd_socket: options.systemd_socket,
         };
         let sources = Sources::new(options.sources(&config)).map_err(Error::Thread)?;
         let now = sources.now().wall;
@@ -239,8 +244,18 @@ impl Agent {
             due = (due + self.setup.rules.interval).max(Instant::now());
             self.turn();
         }
+        self.save(&self.state.clone(), Duration::ZERO);
         say(&[NotifyState::Stopping]);
         tracing::info!("gpuwarden ends");
+    }
+
+    fn save(&mut self, state: &State, patience: Duration) {
+        self.enforcer.state_was_saved(self.store.save(state, patience));
+    }
+
+    /// For how long a state is not written in which only time has passed.
+    fn patience(&self) -> Duration {
+        (self.setup.rules.interval * 5).min(TIME_MAY_BE_LOST)
     }
 
     /// One turn: see, decide, act, publish.
@@ -248,20 +263,25 @@ impl Agent {
         let began = Instant::now();
         let snapshot = self.sources.observe();
         let step = policy::step(&self.setup.rules, &snapshot, &self.state);
-        self.enforcer.state_was_saved(self.store.save(&step.state));
+        self.save(&step.state, self.patience());
         let mut outcomes = self.report_what_was_before(&step, &snapshot);
         outcomes.extend(self.enforcer.carry_out(&step.verdicts, &snapshot, &mut self.sources));
         self.state = Arc::new(policy::settle(step.state, &outcomes, self.sources.now()));
-        self.enforcer.state_was_saved(self.store.save(&self.state));
+        self.save(&self.state.clone(), self.patience());
         self.publish(snapshot, step.judgements, step.exempt, outcomes, began.elapsed());
-        if let Some(why) = self.sources.stale_driver() {
-            self.start_anew(why);
+        if let Some(why) = self.sources.stale_driver().map(str::to_owned) {
+            self.start_anew(&why);
         }
     }
 
     /// Becomes the same program again, under the same pid and with the same arguments: all that must be kept is on disk.
-    fn start_anew(&self, why: &str) {
+    fn start_anew(&mut self, why: &str) {
         tracing::warn!(why, "gpuwarden starts anew");
+        self.save(&self.state.clone(), Duration::ZERO);
+        if self.options.systemd_socket {
+            // The sockets were passed once: systemd, which has them, starts it.
+            std::process::exit(1);
+        }
         let mut arguments = std::env::args_os();
         let mut program = Command::new("/proc/self/exe");
         program.arg0(arguments.next().unwrap_or_else(|| "gpuwarden".into())).args(arguments);

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -113,9 +114,12 @@ impl Store {
         (store, state.unwrap_or_default())
     }
 
-    /// Writes the state where it differs from what was written last.
-    pub fn save(&mut self, state: &State) -> Result<(), Error> {
-        if self.written.as_ref() == Some(state) {
+    /// Writes the state where it differs from what was written last; one in which only time has passed, not before so much
+    /// has. A ladder that is resumed from an older clock acts later, never sooner, and a disk is spared.
+    pub fn save(&mut self, state: &State, patience: Duration) -> Result<(), Error> {
+        if let Some(written) = &self.written
+            && (written == state || state.is_later_than(written).is_some_and(|passed| passed < patience))
+        {
             return Ok(());
         }
         // After a failure it is not known which of the two is on disk.
@@ -160,7 +164,6 @@ mod tests {
     use crate::units::Uid;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
-    use std::time::Duration;
 
     fn dir() -> (tempfile::TempDir, StateDir) {
         let temp = tempfile::tempdir().unwrap();
@@ -194,7 +197,7 @@ mod tests {
         let (_temp, dir) = dir();
         let (mut store, empty) = Store::load(&dir, "boot-1");
         assert_eq!(empty, State::default());
-        store.save(&some_state()).unwrap();
+        store.save(&some_state(), Duration::ZERO).unwrap();
         assert_eq!(Store::load(&dir, "boot-1").1, some_state());
         assert_eq!(Store::load(&dir, "boot-2").1, State::default());
     }
@@ -204,12 +207,34 @@ mod tests {
         let (_temp, dir) = dir();
         let path = dir.path().join("state.json");
         let (mut store, _) = Store::load(&dir, "b");
-        store.save(&some_state()).unwrap();
+        store.save(&some_state(), Duration::ZERO).unwrap();
         fs::remove_file(&path).unwrap();
-        store.save(&some_state()).unwrap();
+        store.save(&some_state(), Duration::ZERO).unwrap();
         assert!(!path.exists());
-        store.save(&State::default()).unwrap();
+        store.save(&State::default(), Duration::ZERO).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn time_that_passes_is_written_now_and_then_and_all_else_at_once() {
+        let (_temp, dir) = dir();
+        let (mut store, _) = Store::load(&dir, "b");
+        let at = |seconds: u64, truth| {
+            let mut state = some_state();
+            let episode = state.episodes.values_mut().next().unwrap();
+            episode.clock = Duration::from_secs(seconds);
+            episode.last = Sighting { at: Duration::from_secs(seconds), truth };
+            state
+        };
+        let mut on_disk_after = |state: State| {
+            store.save(&state, Duration::from_secs(10)).unwrap();
+            Store::load(&dir, "b").1
+        };
+        assert_eq!(on_disk_after(at(100, Truth::True)), at(100, Truth::True));
+        assert_eq!(on_disk_after(at(109, Truth::True)), at(100, Truth::True));
+        assert_eq!(on_disk_after(at(110, Truth::True)), at(110, Truth::True));
+        assert_eq!(on_disk_after(at(111, Truth::False)), at(111, Truth::False));
+        assert_eq!(on_disk_after(State::default()), State::default());
     }
 
     #[test]
@@ -232,9 +257,9 @@ mod tests {
         let (temp, dir) = dir();
         let (mut store, _) = Store::load(&dir, "b");
         fs::rename(dir.path(), temp.path().join("away")).unwrap();
-        assert!(store.save(&some_state()).is_err());
+        assert!(store.save(&some_state(), Duration::ZERO).is_err());
         fs::rename(temp.path().join("away"), dir.path()).unwrap();
-        store.save(&some_state()).unwrap();
+        store.save(&some_state(), Duration::ZERO).unwrap();
         assert_eq!(Store::load(&dir, "b").1, some_state());
     }
 

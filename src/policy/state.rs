@@ -136,6 +136,16 @@ impl Standing {
 }
 
 impl State {
+    /// How long after another this is, if nothing has happened since but that time passed: conditions were seen to be as
+    /// they were. `None` if anything else is different.
+    pub fn is_later_than(&self, before: &Self) -> Option<Duration> {
+        let pairs = || self.episodes.iter().zip(&before.episodes);
+        let same = self.episodes.len() == before.episodes.len()
+            && pairs().all(|((key, now), (before, then))| key == before && now.differs_in_time_only(then));
+        let latest = |state: &Self| state.episodes.values().map(|episode| episode.last.at).max();
+        latest(self).zip(latest(before)).filter(|_| same).map(|(now, then)| now.saturating_sub(then))
+    }
+
     /// How the subject of this key stands, given what was just seen of it.
     pub fn standing(&self, key: &EpisodeKey, truth: Truth) -> Standing {
         match (truth, self.episodes.get(key)) {
@@ -177,6 +187,32 @@ impl State {
 }
 
 impl Episode {
+    /// Whether only the clocks of the two differ.
+    fn differs_in_time_only(&self, other: &Self) -> bool {
+        // All fields by name: whoever adds one has to decide.
+        let Self {
+            meaning,
+            mode,
+            right,
+            owner,
+            began,
+            clock: _,
+            climbed,
+            last: Sighting { at: _, truth },
+            false_for: _,
+            unknown_since,
+            warned,
+            unreachable,
+            targets,
+            tried,
+        } = self;
+        let facts = (*meaning, *mode, *right, *began, *truth, *unknown_since, *unreachable);
+        let others = (other.meaning, other.mode, other.right, other.began, other.last.truth);
+        facts == (others.0, others.1, others.2, others.3, others.4, other.unknown_since, other.unreachable)
+            && (owner, climbed, warned, targets, tried)
+                == (&other.owner, &other.climbed, &other.warned, &other.targets, &other.tried)
+    }
+
     /// What came of one verdict of this episode.
     pub(super) fn settle(&mut self, outcome: &Outcome, done_by: Duration) {
         if let Deed::Warn { to, channels } = &outcome.deed {
