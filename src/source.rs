@@ -275,13 +275,13 @@ impl Sources {
         let listed = || cards.iter().flat_map(|card| card.listed.iter().flatten());
         self.mps_clients = listed().filter(|(_, listed)| listed.mps).map(|(pid, _)| *pid).collect();
         let pids: BTreeSet<i32> = listed().map(|(pid, _)| *pid).collect();
-        let mut identities = BTreeMap::new();
+        let (mut identities, at) = (BTreeMap::new(), Instant::now());
         for pid in pids {
             // A pid of another namespace names nobody here, or somebody else.
             let read = if sight.foreign_pids {
                 Ok(Err(Unseen::Hidden))
             } else {
-                self.processes.follow(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid))
+                self.processes.follow(&self.procfs, &sight.standpoint, pid, self.mps_clients.contains(&pid), at)
             };
             let identity = read.unwrap_or_else(|error| {
                 self.procfs_record.errors += 1;

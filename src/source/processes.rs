@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::cgroup::{self, ContainerId};
 use super::procfs::stat::Image;
@@ -79,6 +80,13 @@ const INFRASTRUCTURE: [&str; 56] = [
 /// a process that changes its real uid alone: such things show in nothing that is cheap to read.
 const TRUSTED: u8 = 16;
 
+/// How long its cgroup, its owner and its memory are good for, however often the cycle turns: to read them costs more than
+/// all else that is asked of a process.
+const FRESH: Duration = Duration::from_secs(4);
+
+/// Into so many parts that time is divided, that those who came together are not all read in one cycle.
+const STAGGER: u32 = 16;
+
 /// What is known of a living process beyond this cycle.
 #[derive(Debug, Clone)]
 struct Kept {
@@ -87,8 +95,10 @@ struct Kept {
     /// The file behind `process.executable`.
     executable: Option<Executable>,
     marks: Marks,
-    /// In how many cycles it is read as a whole again.
+    /// In how many looks it is read as a whole again.
     trusted_for: u8,
+    /// Until then it is only looked at to see whether it is still this process and this program.
+    fresh_until: Instant,
 }
 
 /// What shows that a process may have become another: exec moves its image, setuid changes the owner of its directory.
@@ -146,7 +156,7 @@ impl Processes {
         pid: i32,
         mps: bool,
     ) -> io::Result<Result<Process, Unseen>> {
-        self.seen(procfs, standpoint, pid, mps, false)
+        self.seen(procfs, standpoint, pid, mps, None)
     }
 
     /// The same in each cycle: what does not change while a process lives, or shows when it does, is read once.
@@ -156,8 +166,24 @@ impl Processes {
         standpoint: &Standpoint,
         pid: i32,
         mps: bool,
+        at: Instant,
     ) -> io::Result<Result<Process, Unseen>> {
-        self.seen(procfs, standpoint, pid, mps, true)
+        match self.still(procfs, standpoint, pid, mps, at) {
+            Some(process) => Ok(Ok(process)),
+            None => self.seen(procfs, standpoint, pid, mps, Some(at)),
+        }
+    }
+
+    /// A process that was read a moment ago, if it is still the same one and runs the same program.
+    fn still(&self, procfs: &Procfs, standpoint: &Standpoint, pid: i32, mps: bool, at: Instant) -> Option<Process> {
+        let first = ProcessId { pid, started: u64::MIN };
+        let (id, kept) = self.kept.range(first..=ProcessId { started: u64::MAX, ..first }).next_back()?;
+        if at >= kept.fresh_until || kept.marks.mps != mps || self.standpoint != *standpoint {
+            return None;
+        }
+        let stat = procfs.stat(pid).ok().flatten().filter(|stat| stat.started == id.started && !stat.is_zombie())?;
+        let same = stat.image.is_some() && stat.image == kept.marks.image;
+        same.then(|| Process { host_cpu: Some(stat.cpu), ..kept.process.clone() })
     }
 
     fn seen(
@@ -166,7 +192,7 @@ impl Processes {
         standpoint: &Standpoint,
         pid: i32,
         mps: bool,
-        trusting: bool,
+        following: Option<Instant>,
     ) -> io::Result<Result<Process, Unseen>> {
         let unseen = if standpoint.blind { Unseen::Hidden } else { Unseen::Exited };
         let (dir, stat) = match opened(procfs, pid) {
@@ -186,12 +212,24 @@ impl Processes {
             mps,
         };
         let id = ProcessId { pid: stat.pid, started: stat.started };
-        if let Some(kept) = self.kept.get_mut(&id).filter(|kept| trusting && kept.is_trusted(&marks)) {
+        if let Some(at) = following
+            && let Some(kept) = self.kept.get_mut(&id).filter(|kept| kept.is_trusted(&marks))
+        {
             kept.trusted_for -= 1;
-            let host_memory = dir.resident().ok().flatten();
-            return Ok(Ok(Process { host_memory, host_cpu: Some(stat.cpu), ..kept.process.clone() }));
+            kept.fresh_until = at + FRESH;
+            kept.process.host_memory = dir.resident().ok().flatten();
+            kept.process.host_cpu = Some(stat.cpu);
+            return Ok(Ok(kept.process.clone()));
         }
-        let kept = facts(procfs, standpoint, &dir, &stat, marks, self.kept.get(&id).map(Box::as_ref));
+        let before = self.kept.get(&id).map(Box::as_ref);
+        let fresh_until = match (following, before) {
+            (Some(at), Some(_)) => at + FRESH,
+            // Not all in one cycle.
+            (Some(at), None) => at + FRESH * (pid.cast_unsigned() % STAGGER + 1) / STAGGER,
+            (None, Some(before)) => before.fresh_until,
+            (None, None) => Instant::now(),
+        };
+        let kept = facts(procfs, standpoint, &dir, &stat, marks, before, fresh_until);
         let process = kept.process.clone();
         // Of one that ended meanwhile some facts are missing.
         match dir.stat()? {
@@ -235,6 +273,7 @@ fn facts(
     stat: &Stat,
     marks: Marks,
     before: Option<&Kept>,
+    fresh_until: Instant,
 ) -> Kept {
     let executable = dir.executable().ok().flatten();
     let host = is_on_the_host(standpoint, dir, marks.cgroup.as_deref());
@@ -265,7 +304,7 @@ fn facts(
     // Not all in one cycle.
     let trusted_for = before.map_or(1 + stat.pid.cast_unsigned() as u8 % TRUSTED, |_| TRUSTED);
     let executable = same.map_or(executable, |kept| kept.executable.clone());
-    Kept { process, executable, marks, trusted_for }
+    Kept { process, executable, marks, trusted_for, fresh_until }
 }
 
 /// Whether it runs outside containers, as far as namespaces and cgroup tell: there its uid is its owner, and its files

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -14,6 +15,8 @@ use super::*;
 struct Forged {
     root: tempfile::TempDir,
     procfs: Procfs,
+    began: Instant,
+    looks: Cell<u32>,
 }
 
 const SESSION: &str = "0::/user.slice/user-1000.slice/session-12.scope\n";
@@ -23,7 +26,7 @@ impl Forged {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let procfs = Procfs::new(root.path());
-        let forged = Self { root, procfs };
+        let forged = Self { root, procfs, began: Instant::now(), looks: Cell::new(0) };
         forged.process(1, 0, "systemd", SESSION);
         forged.process(100, 1, "gpuwarden", SESSION);
         std::os::unix::fs::symlink("100", forged.path("self")).unwrap();
@@ -74,7 +77,13 @@ impl Forged {
     }
 
     fn follow(&self, processes: &mut Processes, pid: i32) -> Process {
-        processes.follow(&self.procfs, &self.standpoint(), pid, false).unwrap().unwrap()
+        processes.follow(&self.procfs, &self.standpoint(), pid, false, self.later()).unwrap().unwrap()
+    }
+
+    /// When what was read before is no longer fresh.
+    fn later(&self) -> Instant {
+        self.looks.set(self.looks.get() + 1);
+        self.began + FRESH * self.looks.get()
     }
 
     fn standpoint(&self) -> Standpoint {
@@ -265,6 +274,29 @@ fn what_shows_is_read_in_the_cycle_in_which_it_shows() {
     }
 }
 
+#[test]
+fn of_a_process_that_was_read_a_moment_ago_only_its_identity_and_its_program_are_read() {
+    let forged = Forged::new();
+    forged.process(7, 1, "python3", SESSION);
+    forged.traced(7, 100);
+    let mut processes = Processes::default();
+    let at = forged.later();
+    let mut follow = |at| processes.follow(&forged.procfs, &forged.standpoint(), 7, false, at).unwrap();
+    let first = follow(at).unwrap();
+    forged.write("7/cgroup", DOCKER);
+    assert_eq!(follow(at), Ok(first.clone()));
+    assert_eq!(follow(at + FRESH).unwrap().confidence, Confidence::Low);
+    // Another image is another program, and another start time another process.
+    let at = at + FRESH;
+    forged.write("7/cgroup", SESSION);
+    forged.traced(7, 200);
+    assert_eq!(follow(at).unwrap().confidence, Confidence::High);
+    forged.started(7, 1, "vim", 900);
+    assert_ne!(follow(at).unwrap().id, first.id);
+    fs::remove_dir_all(forged.path("7")).unwrap();
+    assert_eq!(follow(at), Err(Unseen::Exited));
+}
+
 /// A shell that does the rest of its script when it is told to.
 struct Shell(Child);
 
@@ -302,7 +334,9 @@ fn a_process_that_execs_is_seen_as_the_new_program_in_the_next_cycle() {
         let mut shell = Shell::new(script);
         let pid = shell.pid();
         let mut processes = Processes::default();
-        let mut follow = || processes.follow(&procfs, &standpoint, pid, false).unwrap().unwrap();
+        // An exec is seen at once, however lately it was read.
+        let at = Instant::now();
+        let mut follow = || processes.follow(&procfs, &standpoint, pid, false, at).unwrap().unwrap();
         let first = follow();
         assert_eq!(follow(), Process { host_cpu: follow().host_cpu, ..first.clone() });
         shell.goes_on();
@@ -320,7 +354,7 @@ fn a_process_that_execs_is_seen_as_the_new_program_in_the_next_cycle() {
 }
 
 #[test]
-fn a_process_that_changes_its_user_is_his_in_the_next_cycle() {
+fn a_process_that_changes_its_user_is_his_before_long() {
     use rustix::thread::{gettid, set_thread_uid};
     // Only root can become anybody.
     if !geteuid().is_root() {
@@ -339,7 +373,11 @@ fn a_process_that_changes_its_user_is_his_in_the_next_cycle() {
     });
     let pid = told.recv().unwrap();
     let mut processes = Processes::default();
-    let mut uid = || processes.follow(&procfs, &standpoint, pid, false).unwrap().unwrap().uid;
+    let mut at = Instant::now();
+    let mut uid = || {
+        at += FRESH;
+        processes.follow(&procfs, &standpoint, pid, false, at).unwrap().unwrap().uid
+    };
     assert_eq!([uid(), uid()], [Some(Uid(0)); 2]);
     send.send(rustix::fs::Uid::from_raw(4242)).unwrap();
     told.recv().unwrap();
