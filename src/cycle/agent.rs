@@ -30,7 +30,7 @@ impl Agent {
         let mut agent = stat.map_or_else(Self::default, |stat| Self::from_stat(&stat));
         agent.resident = fs::read_to_string("/proc/self/statm").ok().and_then(|statm| resident(&statm));
         agent.max_fds = getrlimit(Resource::Nofile).current;
-        agent.open_fds = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as u64);
+        agent.open_fds = open_fds();
         agent
     }
 
@@ -49,6 +49,13 @@ impl Agent {
             ..Self::default()
         }
     }
+}
+
+/// How many there are, by the size of the directory, which Linux tells since 6.2 (proc_pid_fd(5)); before, it is 0.
+fn open_fds() -> Option<u64> {
+    let directory = "/proc/self/fd";
+    let size = fs::metadata(directory).ok()?.len();
+    if size > 0 { Some(size) } else { fs::read_dir(directory).ok().map(|entries| entries.count() as u64) }
 }
 
 /// Its second field, in pages. stat has a number of that name too, which since Linux 6.2 is an approximation.

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::cgroup::{self, ContainerId};
 use super::procfs::stat::Image;
-use super::procfs::{Dir, Executable, Procfs, Stat, attributes};
+use super::procfs::{Dir, Executable, Procfs, Stat, StatFile, attributes};
 use crate::snapshot::{Confidence, Process, ProcessId, Protection, Unseen};
 use crate::text::cleaned;
 use crate::units::Uid;
@@ -84,6 +85,9 @@ const TRUSTED: u8 = 16;
 /// all else that is asked of a process.
 const FRESH: Duration = Duration::from_secs(4);
 
+/// Of so many processes a file is kept open: a fraction of what a process may have open.
+const OPEN: usize = 256;
+
 /// Into so many parts that time is divided, that those who came together are not all read in one cycle.
 const STAGGER: u32 = 16;
 
@@ -97,6 +101,8 @@ struct Kept {
     marks: Marks,
     /// In how many looks it is read as a whole again.
     trusted_for: u8,
+    /// Its `stat`, while there is room for it.
+    stat: Option<Rc<StatFile>>,
     /// Until then it is only looked at to see whether it is still this process and this program.
     fresh_until: Instant,
 }
@@ -181,7 +187,8 @@ impl Processes {
         if at >= kept.fresh_until || kept.marks.mps != mps || self.standpoint != *standpoint {
             return None;
         }
-        let stat = procfs.stat(pid).ok().flatten().filter(|stat| stat.started == id.started && !stat.is_zombie())?;
+        let read = kept.stat.as_ref().map_or_else(|| procfs.stat(pid), |file| file.read());
+        let stat = read.ok().flatten().filter(|stat| stat.started == id.started && !stat.is_zombie())?;
         let same = stat.image.is_some() && stat.image == kept.marks.image;
         same.then(|| Process { host_cpu: Some(stat.cpu), ..kept.process.clone() })
     }
@@ -229,7 +236,11 @@ impl Processes {
             (None, Some(before)) => before.fresh_until,
             (None, None) => Instant::now(),
         };
-        let kept = facts(procfs, standpoint, &dir, &stat, marks, before, fresh_until);
+        let held = before.and_then(|before| before.stat.clone());
+        let has_room = || self.kept.values().filter(|kept| kept.stat.is_some()).count() < OPEN;
+        let open = || if has_room() { dir.open_stat().ok().flatten().map(Rc::new) } else { None };
+        let kept =
+            Kept { stat: held.or_else(open), ..facts(procfs, standpoint, &dir, &stat, marks, before, fresh_until) };
         let process = kept.process.clone();
         // Of one that ended meanwhile some facts are missing.
         match dir.stat()? {
@@ -304,7 +315,7 @@ fn facts(
     // Not all in one cycle.
     let trusted_for = before.map_or(1 + stat.pid.cast_unsigned() as u8 % TRUSTED, |_| TRUSTED);
     let executable = same.map_or(executable, |kept| kept.executable.clone());
-    Kept { process, executable, marks, trusted_for, fresh_until }
+    Kept { process, executable, marks, trusted_for, fresh_until, stat: None }
 }
 
 /// Whether it runs outside containers, as far as namespaces and cgroup tell: there its uid is its owner, and its files

@@ -15,7 +15,7 @@ pub mod command;
 pub mod namespace;
 pub mod mounts;
 
-pub use dir::Dir;
+pub use dir::{Dir, StatFile};
 pub use stat::Stat;
 pub use status::Status;
 

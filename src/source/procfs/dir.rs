@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use rustix::buffer::spare_capacity;
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, readlinkat, statx};
-use rustix::io::read;
+use rustix::io::{pread, read};
 use rustix::param::page_size;
 
 use super::{Executable, Stat, Status, command, executable, namespace};
@@ -35,6 +35,12 @@ impl Dir {
 
     pub fn stat(&self) -> io::Result<Option<Stat>> {
         self.parsed("stat", Stat::parse)
+    }
+
+    /// `stat`, to be read again and again: to find and open it costs more than to read it.
+    pub fn open_stat(&self) -> io::Result<Option<StatFile>> {
+        let opened = openat(&self.fd, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        Ok(present(opened)?.map(StatFile))
     }
 
     pub fn status(&self) -> io::Result<Option<Status>> {
@@ -114,6 +120,17 @@ impl Dir {
         }
         text.truncate(limit);
         Ok(Some(take(&text)))
+    }
+}
+
+/// The `stat` of one process, as long as that lives: then it can no longer be read (`proc_single_show`, `fs/proc/base.c`).
+#[derive(Debug)]
+pub struct StatFile(OwnedFd);
+
+impl StatFile {
+    pub fn read(&self) -> io::Result<Option<Stat>> {
+        let mut room = [MaybeUninit::uninit(); USUAL];
+        Ok(present(pread(&self.0, &mut room, 0))?.and_then(|(text, _)| Stat::parse(text)))
     }
 }
 
