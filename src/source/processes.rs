@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::cgroup::{self, ContainerId};
 use super::procfs::stat::Image;
-use super::procfs::{Dir, Executable, Procfs, Stat, StatFile, attributes};
+use super::procfs::{Arguments, Dir, Executable, Procfs, Stat, StatFile, attributes};
 use crate::snapshot::{Confidence, Process, ProcessId, Protection, Unseen};
 use crate::text::cleaned;
 use crate::units::Uid;
@@ -92,7 +91,7 @@ const OPEN: usize = 256;
 const STAGGER: u32 = 16;
 
 /// What is known of a living process beyond this cycle.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Kept {
     /// As last read as a whole.
     process: Process,
@@ -102,7 +101,7 @@ struct Kept {
     /// In how many looks it is read as a whole again.
     trusted_for: u8,
     /// Its `stat`, while there is room for it.
-    stat: Option<Rc<StatFile>>,
+    stat: Option<StatFile>,
     /// Until then it is only looked at to see whether it is still this process and this program.
     fresh_until: Instant,
 }
@@ -117,12 +116,13 @@ struct Marks {
 }
 
 /// Reads processes; one for the life of the agent.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Processes {
     /// In boxes: the nodes of a map that grows at its end stay half empty.
     kept: BTreeMap<ProcessId, Box<Kept>>,
     /// Where the agent stood when they were read.
     standpoint: Standpoint,
+    arguments: Arguments,
 }
 
 /// Where the agent itself stands: whom it must not hit, and what counts as the host.
@@ -228,19 +228,19 @@ impl Processes {
             kept.process.host_cpu = Some(stat.cpu);
             return Ok(Ok(kept.process.clone()));
         }
-        let before = self.kept.get(&id).map(Box::as_ref);
-        let fresh_until = match (following, before) {
+        let before = self.kept.remove(&id);
+        let has_room = self.kept.len() < OPEN || self.kept.values().filter(|kept| kept.stat.is_some()).count() < OPEN;
+        let mut kept = facts(procfs, standpoint, &dir, &stat, marks, before.as_deref(), &mut self.arguments);
+        kept.fresh_until = match (following, &before) {
             (Some(at), Some(_)) => at + FRESH,
             // Not all in one cycle.
             (Some(at), None) => at + FRESH * (pid.cast_unsigned() % STAGGER + 1) / STAGGER,
-            (None, Some(before)) => before.fresh_until,
-            (None, None) => Instant::now(),
+            (None, _) => kept.fresh_until,
         };
-        let held = before.and_then(|before| before.stat.clone());
-        let has_room = || self.kept.values().filter(|kept| kept.stat.is_some()).count() < OPEN;
-        let open = || if has_room() { dir.open_stat().ok().flatten().map(Rc::new) } else { None };
-        let kept =
-            Kept { stat: held.or_else(open), ..facts(procfs, standpoint, &dir, &stat, marks, before, fresh_until) };
+        kept.stat = before.and_then(|before| before.stat);
+        if kept.stat.is_none() && has_room {
+            kept.stat = dir.open_stat().ok().flatten();
+        }
         let process = kept.process.clone();
         // Of one that ended meanwhile some facts are missing.
         match dir.stat()? {
@@ -248,10 +248,7 @@ impl Processes {
                 self.kept.insert(id, Box::new(kept));
                 Ok(Ok(process))
             }
-            None => {
-                self.kept.remove(&id);
-                Ok(Err(Unseen::Exited))
-            }
+            None => Ok(Err(Unseen::Exited)),
         }
     }
 
@@ -284,7 +281,7 @@ fn facts(
     stat: &Stat,
     marks: Marks,
     before: Option<&Kept>,
-    fresh_until: Instant,
+    arguments: &mut Arguments,
 ) -> Kept {
     let executable = dir.executable().ok().flatten();
     let host = is_on_the_host(standpoint, dir, marks.cgroup.as_deref());
@@ -307,7 +304,10 @@ fn facts(
         command: before.map_or_else(command, |kept| kept.process.command.clone()),
         executable: same
             .map_or_else(|| executable.as_ref().map(|file| file.path.clone()), |kept| kept.process.executable.clone()),
-        command_line: same.map_or_else(|| dir.command_line().ok().flatten(), |kept| kept.process.command_line.clone()),
+        command_line: same.map_or_else(
+            || dir.cmdline().ok().flatten().and_then(|cmdline| arguments.of(cmdline)),
+            |kept| kept.process.command_line.clone(),
+        ),
         protection,
         host_memory: dir.resident().ok().flatten(),
         host_cpu: Some(stat.cpu),
@@ -315,7 +315,8 @@ fn facts(
     // Not all in one cycle.
     let trusted_for = before.map_or(1 + stat.pid.cast_unsigned() as u8 % TRUSTED, |_| TRUSTED);
     let executable = same.map_or(executable, |kept| kept.executable.clone());
-    Kept { process, executable, marks, trusted_for, fresh_until, stat: None }
+    let fresh_until = before.map_or_else(Instant::now, |kept| kept.fresh_until);
+    Kept { process, executable, marks, trusted_for, stat: None, fresh_until }
 }
 
 /// Whether it runs outside containers, as far as namespaces and cgroup tell: there its uid is its owner, and its files

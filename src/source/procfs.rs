@@ -12,9 +12,11 @@ pub mod dir;
 pub mod stat;
 pub mod status;
 pub mod command;
+mod arguments;
 pub mod namespace;
 pub mod mounts;
 
+pub use arguments::Arguments;
 pub use dir::{Dir, StatFile};
 pub use stat::Stat;
 pub use status::Status;

@@ -2,6 +2,7 @@
 //! are gone (`proc_pid_lookup`, `get_proc_task`; `fs/proc/base.c`). What is read through it is all of one process.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -13,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags, openat, readlinkat, s
 use rustix::io::{pread, read};
 use rustix::param::page_size;
 
-use super::{Executable, Stat, Status, command, executable, namespace};
+use super::{Executable, Stat, Status, executable, namespace};
 use crate::units::{Bytes, Uid};
 
 /// More than the files of a process hold, as a rule.
@@ -64,11 +65,10 @@ impl Dir {
         Ok(self.attributes("", AtFlags::EMPTY_PATH)?.map(|dir| Uid(dir.stx_uid)))
     }
 
-    /// Its arguments with secrets masked; `None` also for one that has none, such as a kernel thread or a zombie.
-    pub fn command_line(&self) -> io::Result<Option<String>> {
-        // One byte more tells that it goes on.
-        let line = self.read_at_most("cmdline", command::READ + 1, command::masked)?;
-        Ok(line.filter(|line| !line.is_empty()))
+    /// Its `cmdline`, open: to read it may take for ever, see [`Arguments`](super::Arguments).
+    pub fn cmdline(&self) -> io::Result<Option<File>> {
+        let opened = openat(&self.fd, "cmdline", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        Ok(present(opened)?.map(File::from))
     }
 
     /// The file that it runs; `None` also for one that runs none, such as a kernel thread or a zombie.
@@ -96,29 +96,24 @@ impl Dir {
         parsed.map(Some).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, not_understood()))
     }
 
-    fn read<T>(&self, file: &str, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
-        self.read_at_most(file, usize::MAX, take)
-    }
-
     /// The kernel writes such a file in one go, and as much as there is room for (`single_open`, `seq_read_iter`;
     /// `fs/seq_file.c`): where room is left, that was all. To ask again would double the calls.
-    fn read_at_most<T>(&self, file: &str, limit: usize, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
+    fn read<T>(&self, file: &str, take: impl FnOnce(&[u8]) -> T) -> io::Result<Option<T>> {
         let opened = openat(&self.fd, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
         let Some(file) = present(opened)? else { return Ok(None) };
         // On the stack: for a buffer of this size the allocator tidies up what the last cycle left, each time.
         let mut room = [MaybeUninit::uninit(); USUAL];
         let Some((text, rest)) = present(read(&file, &mut room))? else { return Ok(None) };
         if !rest.is_empty() {
-            return Ok(Some(take(&text[..text.len().min(limit)])));
+            return Ok(Some(take(text)));
         }
         let mut text = text.to_vec();
-        while text.len() == text.capacity() && text.len() < limit {
+        while text.len() == text.capacity() {
             text.reserve(text.len());
             if present(read(&file, spare_capacity(&mut text)))?.is_none() {
                 return Ok(None);
             }
         }
-        text.truncate(limit);
         Ok(Some(take(&text)))
     }
 }
