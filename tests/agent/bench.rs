@@ -109,8 +109,10 @@ struct Measured {
 fn bench() {
     let settings = Settings::told();
     let library = Library::new();
+    let one = env::var("BENCH_SIZE").ok();
     let measured: Vec<Measured> = SIZES
         .into_iter()
+        .filter(|size| one.as_ref().is_none_or(|one| *one == size.short()))
         .map(|size| {
             eprintln!("{size} …");
             let measured = measure(size, &settings, &library);
@@ -118,6 +120,7 @@ fn bench() {
             measured
         })
         .collect();
+    assert!(!measured.is_empty(), "no size is {one:?}");
     println!("\n{}", table::of_the_aims(&measured));
 }
 

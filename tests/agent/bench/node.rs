@@ -25,6 +25,11 @@ impl Size {
     pub const fn new(cards: usize, processes: usize) -> Self {
         Self { cards, processes }
     }
+
+    /// As `tests/bench --size` has it.
+    pub fn short(self) -> String {
+        format!("{}x{}", self.cards, self.processes)
+    }
 }
 
 impl std::fmt::Display for Size {
