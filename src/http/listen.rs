@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::{fmt, fs, io};
 
 use listenfd::ListenFd;
 use nix::time::{ClockId, clock_gettime};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::Service;
@@ -89,7 +90,8 @@ impl ListenAddress {
     }
 }
 
-/// The sockets that systemd has passed (sd_listen_fds(3)): streams, of TCP or of Unix. At least one.
+/// The sockets that systemd has passed (sd_listen_fds(3)): streams, of TCP or of Unix. At least one. They stay open in the
+/// program that this one becomes, if it starts anew ([`pass_on`]); it runs no other.
 pub fn passed() -> io::Result<Vec<Listener>> {
     let mut passed = ListenFd::from_env();
     if passed.len() == 0 {
@@ -108,7 +110,13 @@ fn take(passed: &mut ListenFd, number: usize) -> io::Result<Listener> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket of a connection: set Accept=no"));
     }
     listener.set_nonblocking()?;
+    listener.outlives_exec()?;
     Ok(listener)
+}
+
+/// Has a program under this pid find the sockets where this one did.
+pub fn pass_on(sockets: usize, program: &mut Command) {
+    program.env("LISTEN_FDS", sockets.to_string()).env("LISTEN_PID", std::process::id().to_string());
 }
 
 impl Listener {
@@ -138,6 +146,14 @@ impl Listener {
             Self::Tcp(listener) => sockopt::socket_acceptconn(listener)?,
             Self::Unix(listener) => sockopt::socket_acceptconn(listener)?,
         })
+    }
+
+    fn outlives_exec(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => fcntl_setfd(listener, FdFlags::empty())?,
+            Self::Unix(listener) => fcntl_setfd(listener, FdFlags::empty())?,
+        }
+        Ok(())
     }
 
     fn set_nonblocking(&self) -> io::Result<()> {
