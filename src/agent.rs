@@ -103,11 +103,12 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let state_dir = StateDir::open(&config.state_dir)?;
     forward(control::listen(&state_dir)?, send.clone())?;
 
+    let passed = options.systemd_socket.then_some(listeners.len());
     let (publish, published) = watch::channel(Arc::new(Published::before(&Build::THIS)));
     let ask: AskReload = Box::new(move |answer| drop(send.send(Request::Reload(Some(answer)))));
     let _server =
         Server::start(listeners, published, options.enable_lifecycle.then_some(ask), web).map_err(Error::Thread)?;
-    Agent::new(options, config, state_dir, publish)?.run(&requests);
+    Agent::new(options, passed, config, state_dir, publish)?.run(&requests);
     Ok(())
 }
 
@@ -166,7 +167,8 @@ struct Options {
     state_dir: PathBuf,
     nvml_library: Option<PathBuf>,
     procfs: PathBuf,
-    systemd_socket: bool,
+    /// How many sockets systemd has passed.
+    passed: Option<usize>,
 }
 
 impl Options {
@@ -189,6 +191,7 @@ impl Options {
 impl Agent {
     fn new(
         options: &cli::Serve,
+        passed: Option<usize>,
         config: Config,
         state_dir: StateDir,
         publish: watch::Sender<Arc<Published>>,
@@ -198,7 +201,7 @@ impl Agent {
             state_dir: config.state_dir.clone(),
             nvml_library: options.nvml_library.clone(),
             procfs: options.procfs.clone(),
-            systemd_socket: options.systemd_socket,
+            passed,
         };
         let sources = Sources::new(options.sources(&config)).map_err(Error::Thread)?;
         let now = sources.now().wall;
@@ -278,13 +281,12 @@ impl Agent {
     fn start_anew(&mut self, why: &str) {
         tracing::warn!(why, "gpuwarden starts anew");
         self.save(&self.state.clone(), Duration::ZERO);
-        if self.options.systemd_socket {
-            // The sockets were passed once: systemd, which has them, starts it.
-            std::process::exit(1);
-        }
         let mut arguments = std::env::args_os();
         let mut program = Command::new("/proc/self/exe");
         program.arg0(arguments.next().unwrap_or_else(|| "gpuwarden".into())).args(arguments);
+        if let Some(sockets) = self.options.passed {
+            http::pass_on(sockets, &mut program);
+        }
         // It returns only if it failed; then the next turn tries again.
         let error = program.exec();
         tracing::error!(%error, "cannot start anew");

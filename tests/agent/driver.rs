@@ -319,9 +319,27 @@ fn a_driver_that_is_upgraded_is_loaded_afresh() {
 
 #[test]
 fn an_agent_that_is_stuck_in_an_old_library_starts_anew() {
+    starts_anew(Node::new(1), &[]);
+}
+
+#[test]
+fn an_agent_that_starts_anew_still_has_the_sockets_of_systemd() {
+    if !root("a shell before the agent") {
+        return;
+    }
     let mut node = Node::new(1);
+    let scenario = node.scenario();
+    node.before = format!(
+        "for a; do case $a in --web.listen-address=*) l=${{a#*=}};; esac; done; \
+         set -- systemd-socket-activate --listen $l --setenv NVML_SIM_SCENARIO={} \"$@\"",
+        scenario.display()
+    );
+    starts_anew(node, &["--web.systemd-socket"]);
+}
+
+fn starts_anew(mut node: Node, arguments: &[&str]) {
     let library = own_library(&mut node);
-    let agent = node.start();
+    let agent = node.start_with(arguments);
     let (pid, old) = (agent.pid(), mapped(&agent));
     let cycles = |page: &Page| page.value("gpuwarden_cycles_total", &[]);
     node.change(|scenario| scenario.latency = [("nvmlDeviceGetCount_v2".into(), Latency::Hang)].into());
