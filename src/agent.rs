@@ -25,7 +25,7 @@ use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
 use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
 use crate::enforce::Enforcer;
-use crate::http::{self, AskReload, ListenAddress, Listener, Published, Server, web};
+use crate::http::{self, AskReload, Inheritance, ListenAddress, Listener, Published, Server, web};
 use crate::notify::Channels;
 use crate::notify::message::Voice;
 use crate::notify::terminal::Terminal;
@@ -97,6 +97,8 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let listeners = listeners(options)?;
     let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
     tracing::info!(addresses, "listening");
+    let inheritance = if options.systemd_socket { Inheritance::of(&listeners) } else { Ok(Inheritance::default()) };
+    let inheritance = inheritance.map_err(Error::Passed)?;
     let state_dir = StateDir::open(&config.state_dir)?;
     forward(control::listen(&state_dir)?, send.clone())?;
 
@@ -104,7 +106,7 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     let ask: AskReload = Box::new(move |answer| drop(send.send(Request::Reload(Some(answer)))));
     let _server =
         Server::start(listeners, published, options.enable_lifecycle.then_some(ask), web).map_err(Error::Thread)?;
-    Agent::new(options, config, state_dir, publish)?.run(&requests);
+    Agent::new(options, config, state_dir, publish, inheritance)?.run(&requests);
     Ok(())
 }
 
@@ -154,12 +156,14 @@ struct Agent {
     reload: Reload,
     last: Option<Arc<Cycle>>,
     publish: watch::Sender<Arc<Published>>,
+    inheritance: Inheritance,
     _state_dir: StateDir,
 }
 
 /// What the command line said, and a reload does not change.
 struct Options {
     config_file: PathBuf,
+    web_config_file: Option<PathBuf>,
     state_dir: PathBuf,
     nvml_library: Option<PathBuf>,
     procfs: PathBuf,
@@ -188,9 +192,11 @@ impl Agent {
         config: Config,
         state_dir: StateDir,
         publish: watch::Sender<Arc<Published>>,
+        inheritance: Inheritance,
     ) -> Result<Self, Error> {
         let options = Options {
             config_file: options.config_file.clone(),
+            web_config_file: options.web_config_file.clone(),
             state_dir: config.state_dir.clone(),
             nvml_library: options.nvml_library.clone(),
             procfs: options.procfs.clone(),
@@ -218,6 +224,7 @@ impl Agent {
             reload: Reload { failure: None, last_success: now },
             last: None,
             publish,
+            inheritance,
             _state_dir: state_dir,
         })
     }
@@ -261,12 +268,19 @@ impl Agent {
 
     /// Becomes the same program again, under the same pid and with the same arguments: all that must be kept is on disk.
     fn start_anew(&self, why: &str) {
+        // What runs on files that were good may not start on those of now.
+        let config = config::load(&self.options.config_file).err();
+        let web = self.options.web_config_file.as_deref().and_then(|path| web::Live::open(path).err());
+        if let Some(wrong) = config.or(web).as_deref().and_then(|wrong| wrong.first()) {
+            tracing::error!(why, %wrong, "cannot start anew: the configuration is wrong");
+            return;
+        }
         tracing::warn!(why, "gpuwarden starts anew");
         let mut arguments = std::env::args_os();
         let mut program = Command::new("/proc/self/exe");
         program.arg0(arguments.next().unwrap_or_else(|| "gpuwarden".into())).args(arguments);
         // It returns only if it failed; then the next turn tries again.
-        let error = program.exec();
+        let error = self.inheritance.hand_over(&mut program).err().unwrap_or_else(|| program.exec());
         tracing::error!(%error, "cannot start anew");
     }
 

@@ -36,7 +36,7 @@ mod tests;
 use answer::Answer;
 use clients::{Client, Clients, Handed, Peer, Watched};
 use encoding::Encoded;
-pub use listen::{ListenAddress, Listener, passed};
+pub use listen::{Inheritance, ListenAddress, Listener, passed};
 use web::{Live, Passwords, Web};
 
 /// The head of a request is no longer than this.

@@ -1,8 +1,10 @@
 //! Where clients come in: addresses that are bound here, and sockets that systemd has bound.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,6 +107,48 @@ fn take(passed: &mut ListenFd, number: usize) -> io::Result<Listener> {
     Ok(listener)
 }
 
+/// The sockets of systemd, kept for the program that takes this one's place: systemd does not pass them again.
+#[derive(Debug, Default)]
+pub struct Inheritance(Vec<OwnedFd>);
+
+impl Inheritance {
+    pub fn of(listeners: &[Listener]) -> io::Result<Self> {
+        let mut sockets: Vec<OwnedFd> = Vec::new();
+        // Their numbers must follow each other; where one is taken, the row begins anew behind it.
+        while sockets.len() < listeners.len() {
+            let next = sockets.last().map_or(0, |last| last.as_raw_fd() + 1);
+            let socket = rustix::io::fcntl_dupfd_cloexec(&listeners[sockets.len()], next)?;
+            if !sockets.is_empty() && socket.as_raw_fd() != next {
+                sockets = vec![rustix::io::fcntl_dupfd_cloexec(&listeners[0], socket.as_raw_fd())?];
+            } else {
+                sockets.push(socket);
+            }
+        }
+        Ok(Self(sockets))
+    }
+
+    /// As systemd does (sd_listen_fds(3)), but for the number of the first, which `listenfd` takes from the environment.
+    pub fn hand_over(&self, program: &mut Command) -> io::Result<()> {
+        let Some(first) = self.0.first() else { return Ok(()) };
+        for socket in &self.0 {
+            rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+        }
+        program.env("LISTEN_PID", std::process::id().to_string());
+        program.env("LISTEN_FDS", self.0.len().to_string());
+        program.env("LISTEN_FDS_FIRST_FD", first.as_raw_fd().to_string());
+        Ok(())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener) => listener.as_fd(),
+        }
+    }
+}
+
 impl Listener {
     pub fn bind(address: &ListenAddress) -> io::Result<Self> {
         let listener = match address {
@@ -201,4 +245,27 @@ async fn wait_after(error: io::Error) {
 /// The clock that cycles are dated by, for `/-/ready` only.
 pub(super) fn boot_time() -> Option<Duration> {
     clock_gettime(ClockId::CLOCK_BOOTTIME).ok().map(Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_takes_over_has_the_sockets_in_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let addresses = ["127.0.0.1:0".into(), format!("unix:{}", folder.path().join("socket").display())];
+        let listeners = addresses.map(|address| Listener::bind(&address.parse().unwrap()).unwrap());
+        let inheritance = Inheritance::of(&listeners).unwrap();
+        let mut program = Command::new("sh");
+        program.args([
+            "-c",
+            "echo $LISTEN_FDS; readlink /proc/$$/fd/$LISTEN_FDS_FIRST_FD /proc/$$/fd/$((LISTEN_FDS_FIRST_FD + 1))",
+        ]);
+        inheritance.hand_over(&mut program).unwrap();
+        let said = String::from_utf8(program.output().unwrap().stdout).unwrap();
+        let link = |listener: &Listener| fs::read_link(format!("/proc/self/fd/{}", listener.as_fd().as_raw_fd()));
+        let expected = listeners.map(|listener| link(&listener).unwrap().display().to_string());
+        assert_eq!(said.lines().collect::<Vec<_>>(), ["2", &expected[0], &expected[1]]);
+    }
 }
