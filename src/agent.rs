@@ -164,6 +164,7 @@ struct Agent {
 /// What the command line said, and a reload does not change.
 struct Options {
     config_file: PathBuf,
+    web_config_file: Option<PathBuf>,
     state_dir: PathBuf,
     nvml_library: Option<PathBuf>,
     procfs: PathBuf,
@@ -198,6 +199,7 @@ impl Agent {
     ) -> Result<Self, Error> {
         let options = Options {
             config_file: options.config_file.clone(),
+            web_config_file: options.web_config_file.clone(),
             state_dir: config.state_dir.clone(),
             nvml_library: options.nvml_library.clone(),
             procfs: options.procfs.clone(),
@@ -279,6 +281,13 @@ impl Agent {
 
     /// Becomes the same program again, under the same pid and with the same arguments: all that must be kept is on disk.
     fn start_anew(&mut self, why: &str) {
+        // What runs on files that were good may not start on those of now.
+        let config = config::load(&self.options.config_file).err();
+        let web = self.options.web_config_file.as_deref().and_then(|path| web::Live::open(path).err());
+        if let Some(wrong) = config.or(web).as_deref().and_then(|wrong| wrong.first()) {
+            tracing::error!(why, %wrong, "cannot start anew: the configuration is wrong");
+            return;
+        }
         tracing::warn!(why, "gpuwarden starts anew");
         self.save(&self.state.clone(), Duration::ZERO);
         let mut arguments = std::env::args_os();

@@ -21,8 +21,8 @@ pub mod names;
 
 use crate::snapshot::hold::Engines;
 use crate::snapshot::{
-    Fault, Gpu, GpuUuid, Grantee, Health, Hold, Moment, Pause, Process, ProcessId, Reading, Readings, Snapshot, Source,
-    Unseen, User,
+    Fault, Gpu, GpuUuid, Grantee, Health, Hold, Moment, Pause, Process, ProcessId, Reading, Snapshot, Source, Unseen,
+    User,
 };
 use crate::units::{Percent, Uid};
 use directory::Directory;
@@ -427,32 +427,23 @@ struct Merged<'a> {
 
 impl Seen {
     fn utilization(&self, pid: i32) -> Option<Percent> {
-        self.share(pid, |sample| sample.gpu, |told| told.utilization)
+        self.share(pid, |sample| sample.gpu, self.measured.gpu)
     }
 
     fn engines(&self, pid: i32) -> Engines {
         Engines {
-            memory_controller: self.share(
-                pid,
-                |sample| sample.memory_controller,
-                |told| told.memory_controller_utilization,
-            ),
-            encoder: self.share(pid, |sample| sample.encoder, |told| told.encoder_utilization),
-            decoder: self.share(pid, |sample| sample.decoder, |told| told.decoder_utilization),
+            memory_controller: self.share(pid, |sample| sample.memory_controller, self.measured.memory_controller),
+            encoder: self.share(pid, |sample| sample.encoder, self.measured.encoder),
+            decoder: self.share(pid, |sample| sample.decoder, self.measured.decoder),
         }
     }
 
-    fn share(
-        &self,
-        pid: i32,
-        engine: fn(&Sample) -> Option<Percent>,
-        card: fn(&Readings) -> Option<Percent>,
-    ) -> Option<Percent> {
+    fn share(&self, pid: i32, engine: fn(&Sample) -> Option<Percent>, card: Option<Percent>) -> Option<Percent> {
         // Under MPS the work of all clients appears as the server's.
         if self.lists.as_ref().is_ok_and(|lists| !lists.mps.is_empty()) {
             return None;
         }
-        nvml::processes::share(pid, self.samples.as_deref(), engine, card(self.readings.as_ref().ok()?))
+        nvml::processes::share(pid, self.samples.as_deref(), engine, card)
     }
 }
 

@@ -350,7 +350,12 @@ fn starts_anew(mut node: Node, arguments: &[&str]) {
     exchange(&library);
     // The new library hangs no more; the old one does for ever.
     node.change(|scenario| scenario.driver.version = Some("580.65.06".into()));
-    eventually("it starts anew", || agent.log().contains("starts anew").then_some(()));
+    // An agent that could not start is worse than one without a driver.
+    node.configure("mode: perhaps");
+    eventually("it cannot", || agent.log().contains("cannot start anew").then_some(()));
+    agent.cycles(2);
+    node.configure("mode: observe");
+    eventually("it starts anew", || agent.log().contains("gpuwarden starts anew").then_some(()));
     node.change(|scenario| scenario.latency.clear());
     let page = eventually("the new driver", || {
         let page = Page::parse(&agent.get("/metrics").ok()?.body);

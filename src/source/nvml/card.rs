@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_ulong;
+use std::time::Instant;
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
@@ -42,12 +43,16 @@ pub struct Card {
     /// As the driver numbered it when it was first seen.
     pub index: u32,
     pub identity: Identity,
+    /// Nothing of its identity is left to ask for: it told, or said that it cannot.
+    identified: bool,
     /// Calls and their variants that this card does not have.
     pub(super) refused: BTreeSet<(&'static str, u32)>,
     constants: Constants,
-    /// The newest time stamp among the samples of its processes, which the next question starts from.
-    pub(super) sampled: Option<u64>,
+    /// The newest time stamp among the samples of its processes, which the next question starts from, and when it came.
+    pub(super) sampled: Option<(u64, Instant)>,
     pub(super) meters: Meters,
+    /// How busy its engines were since the last look, as far as there are samples of all that time.
+    pub(super) measured: Utilizations,
     /// Xid errors since the agent listens.
     pub xids: BTreeMap<u64, Xid>,
     pcie_bytes: Odometers,
@@ -112,7 +117,7 @@ impl Asked<'_> {
                 Err(Trouble::Driver(Failure { call, error: error::name(&failure) }))
             }
             Err(failure) => {
-                if error::is_refusal(&failure) {
+                if error::is_refusal(&failure) || error::is_of_another_version(&failure) {
                     refused.insert((call, variant));
                 }
                 Ok(None)
@@ -145,28 +150,36 @@ use once;
 
 impl Card {
     pub fn meet(uuid: GpuUuid, index: u32, asked: &mut Asked) -> Result<Self, Trouble> {
-        let identity = Identity::default();
         let mut card = Self {
             uuid,
             index,
-            identity,
+            identity: Identity::default(),
+            identified: false,
             refused: BTreeSet::new(),
             constants: Constants::default(),
             sampled: None,
             meters: Meters::default(),
+            measured: Utilizations::default(),
             xids: BTreeMap::new(),
             pcie_bytes: Odometers::default(),
             mig: None,
             instances: BTreeMap::new(),
             gpm: Gpm::default(),
         };
-        card.identity = card.identify(asked)?;
+        card.identify(asked)?;
         Ok(card)
+    }
+
+    /// A card that was lost may have been reset: what it refused it may tell now, and its counters may begin anew.
+    pub fn forget_the_time_before(&mut self, nvml: &Nvml, calls: &mut Calls) {
+        self.gpm.free(nvml, calls);
+        self.forget_the_session();
     }
 
     /// After the driver was loaded again nothing holds that it refused, or that it counted.
     pub fn forget_the_session(&mut self) {
         self.refused.clear();
+        self.identified = false;
         self.constants = Constants::default();
         self.sampled = None;
         self.meters.forget_the_session();
@@ -176,29 +189,46 @@ impl Card {
         self.gpm = Gpm::default();
     }
 
-    fn identify(&mut self, asked: &mut Asked) -> Result<Identity, Trouble> {
-        let capability = ask!(self, asked, "nvmlDeviceGetCudaComputeCapability", |d| d.cuda_compute_capability());
-        Ok(Identity {
-            model: ask!(self, asked, "nvmlDeviceGetName", |d| d.name()),
-            pci_bus_id: ask!(self, asked, "nvmlDeviceGetPciInfo_v3", |d| d.pci_info()).map(|pci| pci.bus_id),
-            minor: ask!(self, asked, "nvmlDeviceGetMinorNumber", |d| d.minor_number()),
-            serial: ask!(self, asked, "nvmlDeviceGetSerial", |d| d.serial()),
-            brand: ask!(self, asked, "nvmlDeviceGetBrand", |d| d.brand()).map(|brand| format!("{brand:?}")),
-            architecture: ask!(self, asked, "nvmlDeviceGetArchitecture", |d| d.architecture())
-                .map(|architecture| architecture.to_string()),
-            compute_capability: capability.map(|version| format!("{}.{}", version.major, version.minor)),
-            vbios: ask!(self, asked, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version()),
-            inforom: ask!(self, asked, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version()),
-            board_part: ask!(self, asked, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number()),
-            numa_node: ask!(self, asked, "nvmlDeviceGetMemoryAffinity", |d| {
-                d.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE)
-            })
-            .and_then(|nodes| only_bit(&nodes)),
-        })
+    /// Asks who it is, and again for what it could not tell the last time.
+    pub fn identify(&mut self, asked: &mut Asked) -> Result<(), Trouble> {
+        if self.identified {
+            return Ok(());
+        }
+        let mut identified = true;
+        macro_rules! learn {
+            ($field:ident, $call:literal, $ask:expr, $read:expr) => {
+                if self.identity.$field.is_none() {
+                    let answer = ask!(self, asked, $call, $ask);
+                    identified &= answer.is_some() || self.refused.contains(&($call, 0));
+                    self.identity.$field = answer.and_then($read);
+                }
+            };
+        }
+        learn!(model, "nvmlDeviceGetName", |d| d.name(), Some);
+        learn!(pci_bus_id, "nvmlDeviceGetPciInfo_v3", |d| d.pci_info(), |pci| Some(pci.bus_id));
+        learn!(minor, "nvmlDeviceGetMinorNumber", |d| d.minor_number(), Some);
+        learn!(serial, "nvmlDeviceGetSerial", |d| d.serial(), Some);
+        learn!(brand, "nvmlDeviceGetBrand", |d| d.brand(), |brand| Some(format!("{brand:?}")));
+        learn!(architecture, "nvmlDeviceGetArchitecture", |d| d.architecture(), |name| Some(name.to_string()));
+        learn!(compute_capability, "nvmlDeviceGetCudaComputeCapability", |d| d.cuda_compute_capability(), |version| {
+            Some(format!("{}.{}", version.major, version.minor))
+        });
+        learn!(vbios, "nvmlDeviceGetVbiosVersion", |d| d.vbios_version(), Some);
+        learn!(inforom, "nvmlDeviceGetInforomImageVersion", |d| d.info_rom_image_version(), Some);
+        learn!(board_part, "nvmlDeviceGetBoardPartNumber", |d| d.board_part_number(), Some);
+        learn!(
+            numa_node,
+            "nvmlDeviceGetMemoryAffinity",
+            |d| d.memory_affinity(NODE_WORDS, NVML_AFFINITY_SCOPE_NODE),
+            |nodes| only_bit(&nodes)
+        );
+        self.identified = identified;
+        Ok(())
     }
 
     pub fn read(&mut self, asked: &mut Asked, wanted: Wanted) -> Result<Readings, Trouble> {
         // Under MIG the driver has no utilisation of the card, and where it gives one it is always 0.
+        self.measured = Utilizations::default();
         let utilizations = if self.mig != Some(true) { self.utilizations(asked)? } else { Utilizations::default() };
         let links = if wanted.nvlink { self.links(asked)? } else { 0 };
         let rows = wanted.ecc && self.may_tell_of_rows(asked)?;

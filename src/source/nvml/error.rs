@@ -47,6 +47,10 @@ const NAMES: [(u32, &str, &str); 31] = [
     (999, "UNKNOWN", "unknown"),
 ];
 
+/// Younger than the wrapper.
+const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+const DEPRECATED: u32 = 26;
+
 /// The driver numbers its cards, and this one it no longer names.
 pub const MISSING: GpuFault = GpuFault("missing");
 
@@ -104,6 +108,11 @@ fn code(error: &NvmlError) -> Option<u32> {
 /// NOT_SUPPORTED, and a function that this driver does not have: an answer that stays.
 pub fn is_refusal(error: &NvmlError) -> bool {
     matches!(error, NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound)
+}
+
+/// The driver does not know this version of the call's struct, or no longer answers the call: it will say so each time.
+pub fn is_of_another_version(error: &NvmlError) -> bool {
+    matches!(code(error), Some(ARGUMENT_VERSION_MISMATCH | DEPRECATED))
 }
 
 /// The library and the driver no longer belong together, or the one was closed: every further call would fail.

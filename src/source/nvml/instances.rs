@@ -17,6 +17,9 @@ use crate::snapshot::gpu::Instance;
 use crate::snapshot::hold::Place;
 use crate::snapshot::readings::{Activity, Memory};
 
+/// More than any card can be cut into (7 GPU instances, each of up to 7 compute instances).
+const MOST_INSTANCES: u32 = 64;
+
 /// A compute instance and its handle. Handles last a cycle: an instance may be gone in the next.
 pub struct Slot<'a> {
     device: Device<'a>,
@@ -64,6 +67,8 @@ impl Card {
         let mut slots = Slots { mode, ..Slots::default() };
         if mig == Some(true) {
             let most = ask!(self, asked, "nvmlDeviceGetMaxMigDeviceCount", |d| d.mig_device_count());
+            // A number that cannot be is none.
+            let most = most.filter(|most| *most <= MOST_INSTANCES);
             slots.mute = most.is_none();
             for index in most.map_or(0..0, |most| 0..most) {
                 match self.slot(index, asked)? {

@@ -19,6 +19,9 @@ use crate::units::Percent;
 /// and 1/6 second", `nvmlUtilization_t`).
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
+/// After so long without a sample the driver is asked for all that it has: its clock may have been set back.
+pub const SILENCE: Duration = Duration::from_secs(2);
+
 /// What is sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Engine {
@@ -64,6 +67,8 @@ pub struct Meter {
     /// The moment of the newest sample that was counted, in microseconds of the driver's clock.
     newest: Option<u64>,
     worked: Worked,
+    /// When there was a new one last, or nothing to be new against.
+    heard: Option<Instant>,
     /// The mean over the samples that came last, and when they came.
     mean: Option<(Percent, Instant)>,
 }
@@ -71,8 +76,12 @@ pub struct Meter {
 impl Meter {
     /// After which moment the driver is to be asked; the first question only finds out where its buffer ends, which
     /// reaches back before the agent came.
-    pub fn since(&self) -> u64 {
-        self.newest.unwrap_or(u64::MIN)
+    pub fn since(&self, now: Instant) -> u64 {
+        self.newest.filter(|_| !self.is_silent(now)).unwrap_or(u64::MIN)
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        self.heard.is_some_and(|heard| now.duration_since(heard) > SILENCE)
     }
 
     pub fn worked(&self) -> Worked {
@@ -83,10 +92,16 @@ impl Meter {
     /// nothing. Between two samples of the driver what the last ones told still holds.
     pub fn add(&mut self, mut samples: Vec<Sampled>, at: Instant) -> Option<Percent> {
         samples.sort_unstable_by_key(|(moment, _)| *moment);
-        let Some(mut newest) = self.newest else {
-            self.newest = samples.last().map(|(moment, _)| *moment);
+        let last = samples.last().map(|(moment, _)| *moment);
+        let set_back = self.is_silent(at) && last < self.newest;
+        let newest = self.newest.filter(|_| !set_back || last.is_none());
+        let Some(mut newest) = newest else {
+            (self.newest, self.heard) = (last, Some(at));
             return None;
         };
+        if last.is_some_and(|last| last > newest) {
+            self.heard = Some(at);
+        }
         samples.retain(|(moment, _)| *moment > newest);
         let before = self.worked;
         let period = period(&samples);
@@ -111,7 +126,7 @@ impl Meter {
     }
 
     fn forget_the_session(&mut self) {
-        (self.newest, self.mean) = (None, None);
+        (self.newest, self.heard, self.mean) = (None, None, None);
     }
 }
 
@@ -167,6 +182,27 @@ mod tests {
     #[test]
     fn more_than_all_of_the_time_is_nonsense() {
         check(&[("1=0", None), ("2=101 3=4294967295 4=x 5=40", Some(40.0))], 0.4, 0.6);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed_after_a_while() {
+        let began = Instant::now();
+        let mut meter = Meter::default();
+        let mut add = |after: u64, moment: u64, share| {
+            let now = began + Duration::from_millis(after);
+            let samples = if moment * SIXTH > meter.since(now) { vec![(moment * SIXTH, Some(share))] } else { vec![] };
+            (meter.add(samples, now), meter.worked().busy.as_millis())
+        };
+        const HOUR: u64 = 6 * 3600;
+        assert_eq!(add(0, HOUR, 100.0), (None, 0));
+        assert_eq!(add(166, HOUR + 1, 100.0), (Some(Percent(100.0)), 166));
+        assert_eq!(add(2000, 12, 100.0), (None, 166), "it is older than the last");
+        assert_eq!(add(2300, 14, 100.0), (None, 166), "now nothing is older");
+        assert_eq!(add(2466, 15, 100.0), (Some(Percent(100.0)), 333));
+        // A driver that is only silent has told nothing new.
+        assert_eq!(add(9000, 0, 100.0), (None, 333));
+        assert_eq!(add(9166, 15, 100.0), (None, 333));
+        assert_eq!(add(9332, 16, 100.0), (Some(Percent(100.0)), 499));
     }
 
     #[test]

@@ -63,6 +63,8 @@ const SENTINEL: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 /// Between the question how many there are and the list itself more may come.
 const HEADROOM: usize = 32;
 const TRIES: usize = 4;
+/// A driver that asks for room for more processes on a card than this is out of its mind.
+const MOST: usize = 1 << 16;
 
 type ListProcesses = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut u64) -> nvmlReturn_t;
 
@@ -86,13 +88,19 @@ pub fn processes(nvml: &Nvml, device: &Device, list: List) -> Result<Records, Nv
         // SAFETY: the buffer has room for `count` records and as much again.
         let code = unsafe { call(handle, &mut count, words.as_mut_ptr()) };
         if code == nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE {
-            capacity = (count as usize).max(capacity) + HEADROOM;
+            capacity = room(count, capacity)?;
             continue;
         }
         nvml_try(code)?;
         return Ok(decode(&words, (count as usize).min(capacity)));
     }
     Err(NvmlError::InsufficientSize(None))
+}
+
+/// How many records there is to be room for, when a driver says that so many do not fit where there was room for some.
+fn room(count: c_uint, before: usize) -> Result<usize, NvmlError> {
+    let room = (count as usize).max(before) + HEADROOM;
+    if room > MOST { Err(NvmlError::InsufficientSize(Some(count as usize))) } else { Ok(room) }
 }
 
 fn decode(words: &[u64], count: usize) -> Records {
@@ -143,7 +151,7 @@ pub fn process_utilization(
                 return Ok(samples);
             }
             Err(NvmlError::InsufficientSize(_)) => {
-                samples = vec![nothing; (count as usize).max(samples.len()) + HEADROOM];
+                samples = vec![nothing; room(count, samples.len())?];
             }
             Err(NvmlError::NotFound) => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -200,6 +208,13 @@ mod tests {
         let list = decode(&written(3, &[4242, 7]), 2);
         assert!(!list.overrun);
         assert_eq!(list.records[1], Record { pid: 7, memory: Some(6 << 30), instance: (u32::MAX, u32::MAX) });
+    }
+
+    #[test]
+    fn a_number_of_records_that_cannot_be_is_given_no_room() {
+        assert_eq!(room(100, 32).unwrap(), 100 + HEADROOM);
+        assert_eq!(room(0, 64).unwrap(), 64 + HEADROOM);
+        assert!(room(u32::MAX, 32).is_err());
     }
 
     #[test]

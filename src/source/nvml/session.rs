@@ -16,11 +16,14 @@ use super::mapped::Mapped;
 use super::processes::{Lists, Sample};
 use super::raw;
 use super::topology::survey;
+use super::work::Utilizations;
 use super::xids::Xids;
 use crate::snapshot::gpu::{Identity, Instance, Xid};
 use crate::snapshot::{Driver, GpuFault, GpuUuid, Readings, Topology};
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// A number of cards beyond this is nonsense.
+const MOST_CARDS: u32 = 4096;
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What the driver told of the whole node.
@@ -41,6 +44,8 @@ pub struct Seen {
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
+    /// How busy its engines were while those were taken, where that was measured as well.
+    pub measured: Utilizations,
     /// Whether it is cut into instances, as it last said.
     pub mig: bool,
     pub xids: BTreeMap<u64, Xid>,
@@ -110,6 +115,7 @@ impl Session {
     pub fn look(&mut self, wanted: Wanted) -> Result<Look, String> {
         let mut xids = std::mem::take(&mut self.xids);
         let cards = self.with_each_card(|card, asked| {
+            card.identify(asked)?;
             let (identity, uuid, index) = (card.identity.clone(), card.uuid.clone(), card.index);
             // The lists come first: what the cards tell of themselves takes longer, and processes come and go.
             let slots = card.slots(asked)?;
@@ -119,10 +125,10 @@ impl Session {
             let mut instances = card.instances(asked, &slots)?;
             readings.activity = card.activity(asked, wanted, &mut instances)?;
             readings.mig_mode = slots.mode;
-            let mig = card.mig == Some(true);
+            let (mig, measured) = (card.mig == Some(true), card.measured);
             xids.listen(card, asked)?;
             let xids = BTreeMap::new();
-            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, mig, instances, xids })
+            Ok(Seen { uuid, index, identity, readings: Ok(readings), lists, samples, measured, mig, instances, xids })
         })?;
         if let Some(nvml) = &self.nvml {
             xids.count(nvml, &mut self.calls, &mut self.cards);
@@ -135,6 +141,7 @@ impl Session {
             lists: Err(format!("GPU {} ({}) is {}", card.index, card.uuid, fault.0)),
             readings: Err(fault),
             samples: None,
+            measured: Utilizations::default(),
             mig: false,
             xids: BTreeMap::new(),
             instances: Vec::new(),
@@ -151,6 +158,20 @@ impl Session {
         }
         let (driver, simulated, topology) = (self.driver.clone(), self.simulated, self.topology.clone());
         Ok(Look { driver, simulated, cards, topology })
+    }
+
+    /// Its versions, as far as they are not known yet.
+    fn identify(&mut self, nvml: &Nvml) {
+        let (driver, calls) = (&mut self.driver, &mut self.calls);
+        let told = &mut driver.driver_version;
+        *told = told.take().or_else(|| calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok());
+        let told = &mut driver.nvml_version;
+        *told = told.take().or_else(|| calls.make("nvmlSystemGetNVMLVersion", || nvml.sys_nvml_version()).ok());
+        let told = &mut driver.cuda_version;
+        *told = told.take().or_else(|| {
+            let version = calls.make("nvmlSystemGetCudaDriverVersion_v2", || nvml.sys_cuda_driver_version()).ok();
+            version.map(|version| format!("{}.{}", version / 1000, version % 1000 / 10))
+        });
     }
 
     /// The lists alone, for whoever is about to act.
@@ -181,6 +202,7 @@ impl Session {
         let nvml = self.open()?;
         match visit(&nvml, &mut self.cards, &mut self.calls, &mut ask) {
             Ok(answers) => {
+                self.identify(&nvml);
                 self.nvml = Some(nvml);
                 Ok(answers)
             }
@@ -223,15 +245,7 @@ impl Session {
         self.cards.iter_mut().for_each(Card::forget_the_session);
         self.topology = Arc::default();
         self.simulated = raw::simulated(&nvml);
-        self.driver = Driver {
-            driver_version: self.calls.make("nvmlSystemGetDriverVersion", || nvml.sys_driver_version()).ok(),
-            nvml_version: self.calls.make("nvmlSystemGetNVMLVersion", || nvml.sys_nvml_version()).ok(),
-            cuda_version: self
-                .calls
-                .make("nvmlSystemGetCudaDriverVersion_v2", || nvml.sys_cuda_driver_version())
-                .ok()
-                .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10)),
-        };
+        self.driver = Driver { driver_version: None, nvml_version: None, cuda_version: None };
         Ok(nvml)
     }
 }
@@ -244,7 +258,10 @@ fn visit<T>(
 ) -> Result<Vec<Result<T, GpuFault>>, Failure> {
     let failed = |call, error: &NvmlError| Failure { call, error: error::name(error) };
     let count = calls
-        .make("nvmlDeviceGetCount_v2", || nvml.device_count())
+        .make("nvmlDeviceGetCount_v2", || match nvml.device_count()? {
+            count if count > MOST_CARDS => Err(NvmlError::Unknown),
+            count => Ok(count),
+        })
         .map_err(|error| failed("nvmlDeviceGetCount_v2", &error))?;
     // Until a card is asked it is one that the driver no longer names.
     let mut answers: Vec<Result<T, GpuFault>> = cards.iter().map(|_| Err(error::MISSING)).collect();
@@ -283,7 +300,10 @@ fn visit<T>(
                 Err(Trouble::Card(_)) => continue,
             },
         };
-        named.insert(place);
+        // Two that bear one name cannot be told apart: the first has it.
+        if !named.insert(place) {
+            continue;
+        }
         answers[place] = match ask(&mut cards[place], &mut asked) {
             Ok(answer) => Ok(answer),
             Err(Trouble::Card(fault)) => Err(fault),
@@ -297,6 +317,9 @@ fn visit<T>(
         {
             answers[place] = Err(fault);
         }
+    }
+    for (card, _) in cards.iter_mut().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+        card.forget_the_time_before(nvml, calls);
     }
     Ok(answers)
 }

@@ -7,7 +7,7 @@ use nvml_wrapper::structs::device::UtilizationInfo;
 
 use super::card::{Asked, Card, Trouble, ask, percent};
 use super::error::{self, Failure};
-use super::meter::Engine;
+use super::meter::{Engine, SILENCE};
 use super::processes::{Lists, Sample};
 use super::raw::{self, List};
 use crate::snapshot::readings::Worked;
@@ -54,16 +54,19 @@ impl Card {
             return Ok(None);
         }
         // The driver's buffer reaches back before the agent came: the first question only finds out where it ends.
-        let (nvml, since) = (asked.nvml, self.sampled);
-        let answer = ask!(self, asked, "nvmlDeviceGetProcessUtilization", |d| raw::process_utilization(
-            nvml,
-            d,
-            since.unwrap_or(BEGINNING)
-        ));
+        let (nvml, now) = (asked.nvml, Instant::now());
+        let mut since = self.sampled.map(|(newest, _)| newest);
+        let is_silent = self.sampled.is_some_and(|(_, heard)| now.duration_since(heard) > SILENCE);
+        let from = since.filter(|_| !is_silent).unwrap_or(BEGINNING);
+        let answer = ask!(self, asked, "nvmlDeviceGetProcessUtilization", |d| raw::process_utilization(nvml, d, from));
         let Some(samples) = answer else { return Ok(None) };
         let newest = samples.iter().map(|sample| sample.timeStamp).max();
-        self.sampled = Some(newest.max(since).unwrap_or(BEGINNING));
-        let fresh = samples.iter().filter(|sample| sample.timeStamp > since.unwrap_or(BEGINNING));
+        // All that it has is older than what it had: its clock was set back.
+        since = since.filter(|since| !is_silent || newest.is_none_or(|newest| newest >= *since));
+        if since.is_none() || newest > since {
+            self.sampled = Some((newest.unwrap_or(BEGINNING), now));
+        }
+        let fresh = samples.iter().filter(|sample| Some(sample.timeStamp) > since);
         let shares = fresh.map(|sample| Sample {
             pid: sample.pid,
             gpu: percent(sample.smUtil),
@@ -86,6 +89,7 @@ impl Card {
             optical_flow: self.mean(asked, Engine::OpticalFlow)?,
             worked: None,
         };
+        self.measured = used;
         used.worked = self.keeps_samples(Engine::Gpu).then(|| self.meters.of(Engine::Gpu).worked());
         if used.gpu.is_none() || used.memory_controller.is_none() {
             let rates = ask!(self, asked, "nvmlDeviceGetUtilizationRates", |d| d.utilization_rates());
@@ -113,7 +117,8 @@ impl Card {
 
     /// The mean since the last look, where there are samples.
     fn mean(&mut self, asked: &mut Asked, engine: Engine) -> Result<Option<Percent>, Trouble> {
-        let (nvml, kind, since) = (asked.nvml, engine.sampling(), self.meters.of(engine).since());
+        let (nvml, kind) = (asked.nvml, engine.sampling());
+        let since = self.meters.of(engine).since(Instant::now());
         let samples = ask!(self, asked, "nvmlDeviceGetSamples", kind, |d| raw::samples::samples(nvml, d, kind, since));
         Ok(samples.and_then(|samples| self.meters.of(engine).add(samples, Instant::now())))
     }

@@ -72,6 +72,8 @@
 //!         compute_instance: 0
 //! topology: [{gpus: [0, 1], level: single}]   # internal, multiple, hostbridge, node, system; other pairs by numa_node
 //! gpm_samples: 16                     # room for so many, any number if left out; nvmlShutdown complains of any that are left
+//! kept_samples: 120                   # of utilisation, of each kind
+//! samples_behind: 1h                  # their stamps are so much too early: the clock was set back
 //! ```
 //!
 //! Any value of a card may be `{error: NAME}` instead; a value that is left out is `NOT_SUPPORTED`. Sizes are in `B` to

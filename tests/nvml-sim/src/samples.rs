@@ -12,7 +12,7 @@ use std::ffi::{c_uint, c_ulonglong};
 
 /// Between two samples, in microseconds.
 pub const PERIOD: u64 = 1_000_000 / 6;
-/// How many samples NVML keeps.
+/// How many samples NVML keeps, if the scenario does not say.
 const KEPT: u64 = 120;
 
 /// The moment of the latest sample, in microseconds since the epoch.
@@ -21,9 +21,14 @@ pub fn latest() -> u64 {
 }
 
 /// The moments of the samples after one, oldest first.
-fn since(last_seen: u64) -> impl Iterator<Item = u64> {
+fn since(last_seen: u64, kept: u64) -> impl Iterator<Item = u64> {
     let latest = latest();
-    (0..KEPT).rev().map(move |age| latest - age * PERIOD).filter(move |moment| *moment > last_seen)
+    (0..kept).rev().map(move |age| latest - age * PERIOD).filter(move |moment| *moment > last_seen)
+}
+
+/// By how much stamps are earlier than their moments.
+fn behind(device: &Device) -> u64 {
+    device.driver.scenario.samples_behind.map_or(0, |span| span.0)
 }
 
 device_calls! {
@@ -32,11 +37,12 @@ device_calls! {
         samples: Array<nvmlSample_t>
     ) {
         sampled(device, kind, latest())?;
-        let values: Vec<nvmlSample_t> = since(last_seen)
-            .filter_map(|timeStamp| {
-                let then = driver::at(timeStamp)?;
-                let value = sampled(&then.cards.get(device.place.card)?.gpu, kind, timeStamp).ok()?;
-                Some(nvmlSample_t { timeStamp, sampleValue: nvmlValue_t { ullVal: value.into() } })
+        let behind = behind(device);
+        let values: Vec<nvmlSample_t> = since(last_seen + behind, device.driver.scenario.kept_samples.unwrap_or(KEPT))
+            .filter_map(|moment| {
+                let then = driver::at(moment)?;
+                let value = sampled(&then.cards.get(device.place.card)?.gpu, kind, moment).ok()?;
+                Some(nvmlSample_t { timeStamp: moment - behind, sampleValue: nvmlValue_t { ullVal: value.into() } })
             })
             .collect();
         value_type.set(nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT)?;
@@ -48,28 +54,28 @@ device_calls! {
     nvmlDeviceGetProcessUtilization(
         device, samples: Array<nvmlProcessUtilizationSample_t>, count: Out<c_uint>, last_seen: c_ulonglong
     ) {
-        let sample = |process: &Process, timeStamp| nvmlProcessUtilizationSample_t {
+        let sample = |process: &Process, moment, timeStamp| nvmlProcessUtilizationSample_t {
             pid: process.pid,
             timeStamp,
-            smUtil: share(process.utilization, timeStamp),
-            memUtil: share(process.memory_utilization, timeStamp),
-            encUtil: share(process.encoder_utilization, timeStamp),
-            decUtil: share(process.decoder_utilization, timeStamp),
+            smUtil: share(process.utilization, moment),
+            memUtil: share(process.memory_utilization, moment),
+            encUtil: share(process.encoder_utilization, moment),
+            decUtil: share(process.decoder_utilization, moment),
         };
         samples.answer(&count, fresh(&busy_processes(device, last_seen, sample)?)?)
     }
 
     nvmlDeviceGetProcessesUtilizationInfo(device, info: Out<nvmlProcessesUtilizationInfo_v1_t>) {
         let asked = info.prepared(1)?;
-        let sample = |process: &Process, timeStamp| nvmlProcessUtilizationInfo_v1_t {
+        let sample = |process: &Process, moment, timeStamp| nvmlProcessUtilizationInfo_v1_t {
             timeStamp,
             pid: process.pid,
-            smUtil: share(process.utilization, timeStamp),
-            memUtil: share(process.memory_utilization, timeStamp),
-            encUtil: share(process.encoder_utilization, timeStamp),
-            decUtil: share(process.decoder_utilization, timeStamp),
-            jpgUtil: share(process.jpeg_utilization, timeStamp),
-            ofaUtil: share(process.ofa_utilization, timeStamp),
+            smUtil: share(process.utilization, moment),
+            memUtil: share(process.memory_utilization, moment),
+            encUtil: share(process.encoder_utilization, moment),
+            decUtil: share(process.decoder_utilization, moment),
+            jpgUtil: share(process.jpeg_utilization, moment),
+            ofaUtil: share(process.ofa_utilization, moment),
         };
         let samples = busy_processes(device, asked.lastSeenTimeStamp, sample)?;
         fresh(&samples)?;
@@ -104,10 +110,14 @@ fn share(load: Option<Load>, moment: u64) -> u32 {
     load.map_or(0, |load| load.at(moment).0)
 }
 
-/// One sample of each process that did anything, if it is newer than the last one seen.
-fn busy_processes<T>(device: &Device, last_seen: u64, sample: impl Fn(&Process, u64) -> T) -> Result<Vec<T>, Error> {
+/// One sample of each process that did anything, of a moment and with a stamp, if it is newer than the last one seen.
+fn busy_processes<T>(
+    device: &Device,
+    last_seen: u64,
+    sample: impl Fn(&Process, u64, u64) -> T,
+) -> Result<Vec<T>, Error> {
     device.utilization.known()?;
-    let latest = latest();
+    let (latest, behind) = (latest(), behind(device));
     let loads = |process: &Process| {
         let Process { utilization, memory_utilization, encoder_utilization, decoder_utilization, .. } = *process;
         [
@@ -119,6 +129,7 @@ fn busy_processes<T>(device: &Device, last_seen: u64, sample: impl Fn(&Process, 
             process.ofa_utilization,
         ]
     };
-    let busy = |process: &&Process| latest > last_seen && loads(process).iter().any(|load| share(*load, latest) > 0);
-    Ok(processes::listed(device).filter(busy).map(|process| sample(process, latest)).collect())
+    let busy =
+        |process: &&Process| latest - behind > last_seen && loads(process).iter().any(|load| share(*load, latest) > 0);
+    Ok(processes::listed(device).filter(busy).map(|process| sample(process, latest, latest - behind)).collect())
 }

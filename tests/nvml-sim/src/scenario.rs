@@ -65,6 +65,10 @@ written_down! {
         topology: Vec<Ancestor>,
         /// How many GPM samples the library has room for, if not for any number.
         gpm_samples: Option<usize>,
+        /// How many samples of utilisation are kept of each kind: 120 if left out.
+        kept_samples: Option<u64>,
+        /// The stamps of these samples are so much earlier than the moments: the clock was set back.
+        samples_behind: Option<Span>,
     }
 
     /// `nvmlDeviceGetTopologyCommonAncestor`.

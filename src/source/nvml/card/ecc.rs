@@ -100,10 +100,12 @@ impl Card {
         let nvml = asked.nvml;
         let status = ask!(self, asked, "nvmlDeviceGetSramEccErrorStatus", |d| values::sram_errors(nvml, d));
         if let Some(status) = status {
-            ecc.errors.insert(("corrected", "sram"), status.volatileCor);
-            ecc.errors.insert(("uncorrected", "sram"), status.volatileUncParity + status.volatileUncSecDed);
-            ecc.lifetime_errors.insert(("corrected", "sram"), status.aggregateCor);
-            ecc.lifetime_errors.insert(("uncorrected", "sram"), status.aggregateUncParity + status.aggregateUncSecDed);
+            let since_load = [[status.volatileCor, 0], [status.volatileUncParity, status.volatileUncSecDed]];
+            let in_life = [[status.aggregateCor, 0], [status.aggregateUncParity, status.aggregateUncSecDed]];
+            for (counts, told) in [(&mut ecc.errors, since_load), (&mut ecc.lifetime_errors, in_life)] {
+                let kinds = ["corrected", "uncorrected"].into_iter().zip(told);
+                counts.extend(kinds.filter_map(|(kind, parts)| Some(((kind, "sram"), sum(parts)?))));
+            }
             ecc.sram_threshold_exceeded = Some(status.bThresholdExceeded != 0);
         } else if self.refused.contains(&("nvmlDeviceGetSramEccErrorStatus", 0)) {
             for (kind, error) in [("corrected", MemoryError::Corrected), ("uncorrected", MemoryError::Uncorrected)] {
@@ -126,8 +128,9 @@ impl Card {
         location: MemoryLocation,
     ) -> Result<Option<u64>, Trouble> {
         let variant = error.as_c() << 16 | counter.as_c() << 8 | location.as_c();
-        Ok(ask!(self, asked, "nvmlDeviceGetMemoryErrorCounter", variant, |d| d
-            .memory_error_counter(error, counter, location)))
+        let count = ask!(self, asked, "nvmlDeviceGetMemoryErrorCounter", variant, |d| d
+            .memory_error_counter(error, counter, location));
+        Ok(count.filter(|count| *count != u64::MAX))
     }
 
     /// By the label `availability`.
@@ -146,6 +149,11 @@ impl Card {
             .into()
         }))
     }
+}
+
+/// `None` where a part has all bits set, as NVML says that there is no number, or the sum is none that could be.
+fn sum(parts: [u64; 2]) -> Option<u64> {
+    parts.into_iter().try_fold(0_u64, |sum, part| sum.checked_add(Some(part).filter(|part| *part != u64::MAX)?))
 }
 
 fn told(numbers: &Numbers, table: [(&'static str, Field); 2]) -> Vec<(&'static str, u64)> {

@@ -22,11 +22,13 @@ pub fn memory(refused: &mut BTreeSet<(&'static str, u32)>, asked: &mut Asked) ->
         }
         None => return Ok(Memory::default()),
     };
-    // Cards that share the host's memory answer 0 in all fields rather than NOT_SUPPORTED.
-    Ok(match memory {
-        (0, ..) => Memory::default(),
-        (total, used, free, reserved) => {
-            Memory { total: Some(Bytes(total)), used: Some(Bytes(used)), free: Some(Bytes(free)), reserved }
-        }
-    })
+    // Cards that share the host's memory answer 0 in all fields rather than NOT_SUPPORTED. More than all of it is nothing
+    // that a card can have.
+    let (total, used, free, reserved) = memory;
+    if [0, u64::MAX].contains(&total) {
+        return Ok(Memory::default());
+    }
+    let within = |bytes: &Bytes| bytes.0 <= total;
+    let part = |bytes: u64| Some(Bytes(bytes)).filter(within);
+    Ok(Memory { total: Some(Bytes(total)), used: part(used), free: part(free), reserved: reserved.filter(within) })
 }

@@ -115,7 +115,11 @@ impl Card {
         }
         let fields = (0..links).map(|link| Field::of_link(count.each, link)).filter(|field| !self.refuses(*field));
         let each: Vec<u64> = fields.map(|field| numbers.of(field)).collect::<Option<_>>()?;
-        if each.is_empty() { None } else { Some((each.iter().sum(), false)) }
+        if each.is_empty() {
+            return None;
+        }
+        let sum = each.into_iter().try_fold(0_u64, u64::checked_add)?;
+        Some((sum, false))
     }
 }
 

@@ -43,13 +43,16 @@ impl Card {
     pub fn fans(&mut self, asked: &mut Asked) -> Result<Vec<(u32, Percent)>, Trouble> {
         let count = once!(self.constants.fans, ask!(self, asked, "nvmlDeviceGetNumFans", |d| d.num_fans()));
         let mut fans = Vec::new();
-        for fan in 0..count.unwrap_or_default() {
+        for fan in 0..count.filter(|count| *count <= MOST_FANS).unwrap_or_default() {
             let speed = ask!(self, asked, "nvmlDeviceGetFanSpeed_v2", fan, |d| d.fan_speed(fan));
             fans.extend(speed.filter(|speed| *speed < UNTOLD).map(|speed| (fan, Percent(f64::from(speed)))));
         }
         Ok(fans)
     }
 }
+
+/// More than any card has: a number beyond is nonsense.
+const MOST_FANS: u32 = 64;
 
 /// More than any temperature or share can be; some drivers answer with all bits set.
 const UNTOLD: u32 = 1000;

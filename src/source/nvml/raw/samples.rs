@@ -10,6 +10,8 @@ use nvml_wrapper_sys::bindings::{nvmlSample_t, nvmlSamplingType_t, nvmlValue_t, 
 
 /// More than drivers are known to keep (about 120 of each kind), so that one call is enough.
 const CAPACITY: usize = 256;
+/// A driver that asks for room for more samples than this is out of its mind.
+const MOST: usize = 1 << 16;
 
 /// What was measured at a moment in microseconds of the driver's clock; `None` where it is no number.
 pub type Sampled = (u64, Option<f64>);
@@ -19,17 +21,26 @@ pub type Sampled = (u64, Option<f64>);
 pub fn samples(nvml: &Nvml, device: &Device, kind: nvmlSamplingType_t, since: u64) -> Result<Vec<Sampled>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlDeviceGetSamples.as_ref())?;
     let nothing = nvmlSample_t { timeStamp: 0, sampleValue: nvmlValue_t { ullVal: 0 } };
-    let mut samples = vec![nothing; CAPACITY];
-    let (mut count, mut value_type) = (samples.len() as c_uint, 0);
-    // SAFETY: the handle belongs to this library, and the buffer has room for `count` samples.
-    let code =
-        unsafe { call(device.handle(), kind, since as c_ulonglong, &mut value_type, &mut count, samples.as_mut_ptr()) };
-    match nvml_try(code) {
-        Ok(()) => samples.truncate(count as usize),
-        Err(NvmlError::NotFound) => samples.clear(),
-        Err(error) => return Err(error),
+    let mut capacity = CAPACITY;
+    loop {
+        let mut samples = vec![nothing; capacity];
+        let (mut count, mut value_type) = (capacity as c_uint, 0);
+        // SAFETY: the handle belongs to this library, and the buffer has room for `count` samples.
+        let code = unsafe {
+            call(device.handle(), kind, since as c_ulonglong, &mut value_type, &mut count, samples.as_mut_ptr())
+        };
+        match nvml_try(code) {
+            Ok(()) => samples.truncate(count as usize),
+            Err(NvmlError::NotFound) => samples.clear(),
+            // One that keeps more says how many.
+            Err(NvmlError::InsufficientSize(_)) if count as usize > capacity && count as usize <= MOST => {
+                capacity = count as usize * 2;
+                continue;
+            }
+            Err(error) => return Err(error),
+        }
+        return Ok(samples.iter().map(|sample| (sample.timeStamp, number(value_type, sample.sampleValue))).collect());
     }
-    Ok(samples.iter().map(|sample| (sample.timeStamp, number(value_type, sample.sampleValue))).collect())
 }
 
 /// A value as the driver says that it has written it.
