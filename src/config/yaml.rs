@@ -1,10 +1,12 @@
 //! YAML text to values, with the place and a plain sentence for each error. Bounded, whatever the text.
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde::de::{DeserializeOwned, DeserializeSeed};
 
 mod seek;
@@ -42,7 +44,7 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
         return Err(Diagnostic::of_file(path, "not a regular file, expected a YAML file"));
     }
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)).map_err(unread)?;
+    open(path).and_then(|file| file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)).map_err(unread)?;
     if bytes.len() as u64 > LARGEST_FILE {
         return Err(Diagnostic::of_file(path, "too large, expected at most 1MiB"));
     }
@@ -59,6 +61,18 @@ pub fn read(path: &Path) -> Result<String, Diagnostic> {
             Err(Diagnostic { file: path.to_owned(), line, column, message: "too deep, expected fewer levels".into() })
         }
     }
+}
+
+/// Opens a file of the disk. Whatever comes to lie there meanwhile is not waited for, as a pipe without a writer would be.
+pub fn open(path: &Path) -> io::Result<File> {
+    let must_be_regular = |metadata: Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("not a regular file")) }
+    };
+    must_be_regular(std::fs::metadata(path)?)?;
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    must_be_regular(file.metadata()?)?;
+    Ok(file)
 }
 
 /// Line and column behind the last character.

@@ -11,6 +11,7 @@ use std::{fmt, fs};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem};
@@ -171,9 +172,14 @@ impl Client {
         match parse(&answer).ok_or_else(|| Error::NoAgent(url()))? {
             (200, body) => Ok(body),
             (401, _) => Err(Error::Unauthorized(url())),
-            (status, body) => Err(Error::Refused { url: url(), status, body: body.trim().to_owned() }),
+            (status, body) => Err(Error::Refused { url: url(), status, body: beginning(&body) }),
         }
     }
+}
+
+/// What is worth reading of an answer that is none of an agent's.
+fn beginning(body: &str) -> String {
+    body.trim().lines().next().unwrap_or_default().chars().take(200).collect()
 }
 
 /// Whom to trust, and what to show.
@@ -215,10 +221,23 @@ fn authorization(user: &str, file: &Path) -> Result<String, Error> {
 impl Address {
     fn connect(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(path) => UnixStream::connect(path).map(Stream::Unix),
+            Self::Unix(path) => connect_path(path, WITHIN).map_err(in_words).map(Stream::Unix),
             Self::Tcp { authority, .. } => connect(authority).map(Stream::Tcp),
         }
     }
+}
+
+/// A socket with more clients than it takes would let this one wait for ever.
+fn connect_path(path: &Path, within: Duration) -> io::Result<UnixStream> {
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(within))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// The kernel says `try again` where a wait came to its end (socket(7), SO_RCVTIMEO).
+fn in_words(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
 fn connect(authority: &str) -> io::Result<TcpStream> {
@@ -253,20 +272,22 @@ impl Timed {
 impl Read for Timed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.left()?;
-        match &mut self.stream {
+        let read = match &mut self.stream {
             Stream::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
             Stream::Unix(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
-        }
+        };
+        read.map_err(in_words)
     }
 }
 
 impl Write for Timed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = self.left()?;
-        match &mut self.stream {
+        let written = match &mut self.stream {
             Stream::Tcp(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
             Stream::Unix(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
-        }
+        };
+        written.map_err(in_words)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -362,5 +383,42 @@ mod tests {
         assert_eq!(parse(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi"), None);
         assert_eq!(parse(b"HTTP/1.1 200 OK\r\n\r\nhi"), None);
         assert_eq!(parse(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), None);
+    }
+
+    /// What is said of somebody who takes a question and answers so, or not at all.
+    fn told(answer: &'static [u8]) -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (ca_file, cert_file, key_file, user, password_file) = (None, None, None, None, None);
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let client = Client::new(&Target { url, ca_file, cert_file, key_file, user, password_file }).unwrap();
+        let answers = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 1024]).unwrap();
+            stream.write_all(answer).unwrap();
+        });
+        let error = client.get("/").unwrap_err();
+        answers.join().unwrap();
+        crate::causes::chain(&error)
+    }
+
+    #[test]
+    fn who_answers_otherwise_commands_no_terminal() {
+        let told = told(b"HTTP/1.1 500 x\r\nContent-Length: 22\r\n\r\n\x1b[2Jlost \xc2\x9b\nline two..");
+        assert!(told.ends_with(" answers 500: \u{fffd}[2Jlost \u{fffd}"), "{told}");
+        assert_eq!(beginning(&"x".repeat(5000)).len(), 200);
+    }
+
+    #[test]
+    fn a_wait_ends_and_is_called_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("busy");
+        let busy = net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        net::bind(&busy, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        net::listen(&busy, 0).unwrap();
+        let first = Stream::Unix(UnixStream::connect(&path).unwrap());
+        let within = Duration::from_millis(50);
+        assert_eq!(in_words(connect_path(&path, within).unwrap_err()).kind(), io::ErrorKind::TimedOut);
+        let mut first = Timed { stream: first, until: Instant::now() + within };
+        assert_eq!(first.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A client waits (for its handshake, with its next question, for its password to be compared) or is answered. When all places are taken, one who waits
 //! has to go, of the peer that takes most places the one who has waited longest; one who is answered goes only when it has
-//! stopped reading. Each phase has its limit besides.
+//! stopped reading, or when all are: then of that peer the one who came first. Each phase has its limit besides.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -166,14 +167,11 @@ impl Client {
 pub struct Clients(Mutex<Vec<(Arc<Client>, AbortHandle)>>);
 
 impl Clients {
-    /// Attends to a client as long as it may stay, if there is a place for it.
+    /// Attends to a client as long as it may stay.
     pub fn admit<F: Future<Output = ()> + Send + 'static>(&self, peer: Peer, attend: impl FnOnce(Arc<Client>) -> F) {
         let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         clients.retain(|(_, task)| !task.is_finished());
-        if !make_room(&mut clients, peer) {
-            tracing::debug!(?peer, "all places are taken by those who are answered; one more client is turned away");
-            return;
-        }
+        make_room(&mut clients, peer);
         let client = Arc::new(Client::new(peer));
         let attended = attend(client.clone());
         let task = tokio::spawn({
@@ -189,24 +187,25 @@ impl Clients {
     }
 }
 
-/// Whether there is a place for one more of that peer, after one had to go if need be.
-fn make_room(clients: &mut Vec<(Arc<Client>, AbortHandle)>, peer: Peer) -> bool {
+/// A place for one more of that peer; one has to go if need be.
+fn make_room(clients: &mut Vec<(Arc<Client>, AbortHandle)>, peer: Peer) {
     let mut places: BTreeMap<Peer, usize> = BTreeMap::new();
     clients.iter().for_each(|(client, _)| *places.entry(client.peer).or_default() += 1);
     let of = |peer: &Peer| places.get(peer).copied().unwrap_or_default();
     let full_of_peer = of(&peer) >= OF_ONE_PEER;
     if clients.len() < CLIENTS && !full_of_peer {
-        return true;
+        return;
     }
     let now = Instant::now();
     let may_go = clients.iter().enumerate().filter(|(_, (client, _))| !full_of_peer || client.peer == peer);
-    let idle = may_go.filter_map(|(at, (client, _))| Some((at, of(&client.peer), client.idle_since(now)?)));
-    // The most places, and of these the longest wait.
-    let goes = idle.min_by_key(|(_, places, since)| (std::cmp::Reverse(*places), *since)).map(|(at, ..)| at);
-    goes.is_some_and(|at| {
+    // The idle ones first, then the most places, and of these the longest wait, or whoever came first.
+    let goes = may_go.min_by_key(|(_, (client, _))| {
+        let idle_since = client.idle_since(now);
+        (idle_since.is_none(), Reverse(of(&client.peer)), idle_since)
+    });
+    if let Some((at, _)) = goes {
         clients.remove(at).1.abort();
-        true
-    })
+    }
 }
 
 /// A connection that tells of its client what it does.
@@ -313,8 +312,8 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Handed<B> {
 mod tests {
     use super::*;
 
-    /// One more comes to clients of peers, each in a phase: whether it may stay, and the place in the list of who goes.
-    fn comes(peer: u8, clients: &[(u8, Phase)]) -> (bool, Option<usize>) {
+    /// One more comes to clients of peers, each in a phase: the place in the list of who goes.
+    fn comes(peer: u8, clients: &[(u8, Phase)]) -> Option<usize> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _inside = runtime.enter();
         let of = |last: u8| Peer::of([192, 0, 2, last].into());
@@ -324,9 +323,9 @@ mod tests {
         };
         let before: Vec<_> = clients.iter().map(client).collect();
         let mut list = before.clone();
-        let stays = make_room(&mut list, of(peer));
+        make_room(&mut list, of(peer));
         let is_left = |client: &Arc<Client>| list.iter().any(|(left, _)| Arc::ptr_eq(left, client));
-        (stays, before.iter().position(|(client, _)| !is_left(client)))
+        before.iter().position(|(client, _)| !is_left(client))
     }
 
     fn waits() -> Phase {
@@ -344,23 +343,32 @@ mod tests {
         let mut clients = vec![(1, answered(0))];
         clients.extend((0..CLIENTS - 1).map(|number| (2 + (number / 20) as u8, waits())));
         // The first peer of which there are twenty.
-        assert_eq!(comes(9, &clients), (true, Some(1)));
+        assert_eq!(comes(9, &clients), Some(1));
     }
 
     #[test]
-    fn a_scrape_under_way_makes_no_room_and_a_client_that_stopped_reading_does() {
-        let mut clients: Vec<_> = (0..CLIENTS).map(|number| ((number / 20) as u8, answered(0))).collect();
-        assert_eq!(comes(9, &clients), (false, None));
-        clients[7].1 = answered(2);
-        assert_eq!(comes(9, &clients), (true, Some(7)));
+    fn a_scrape_under_way_makes_room_after_all_that_wait_or_stopped_reading() {
+        let mut clients = vec![(8, answered(0))];
+        clients.extend((1..CLIENTS).map(|number| ((number / 25) as u8, answered(0))));
+        assert_eq!(comes(9, &clients), Some(25), "the first of those with most places");
+        clients[60].1 = answered(2);
+        assert_eq!(comes(9, &clients), Some(60));
+        clients[0].1 = waits();
+        assert_eq!(comes(9, &clients), Some(60), "its peer has more places");
+    }
+
+    #[test]
+    fn who_reads_without_end_keeps_nobody_of_its_address_out() {
+        let clients: Vec<_> = (0..OF_ONE_PEER).map(|_| (1, answered(0))).collect();
+        assert_eq!(comes(1, &clients), Some(0));
     }
 
     #[test]
     fn who_takes_all_it_may_displaces_itself() {
         let mut clients: Vec<_> = (0..OF_ONE_PEER).map(|_| (1, waits())).collect();
         clients.insert(0, (2, waits()));
-        assert_eq!(comes(1, &clients), (true, Some(1)));
-        assert_eq!(comes(2, &clients), (true, None), "there is room for others");
+        assert_eq!(comes(1, &clients), Some(1));
+        assert_eq!(comes(2, &clients), None, "there is room for others");
     }
 
     #[test]

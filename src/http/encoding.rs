@@ -1,6 +1,7 @@
 //! gzip, for those who ask for it.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -20,12 +21,12 @@ const LEVEL: Compression = Compression::new(1);
 #[derive(Debug)]
 pub struct Encoded {
     plain: Bytes,
-    gzip: OnceCell<Option<Bytes>>,
+    gzip: Arc<OnceCell<Option<Bytes>>>,
 }
 
 impl Encoded {
     pub fn new(plain: Vec<u8>) -> Self {
-        Self { plain: plain.into(), gzip: OnceCell::new() }
+        Self { plain: plain.into(), gzip: Arc::default() }
     }
 
     pub fn plain(&self) -> Bytes {
@@ -37,9 +38,14 @@ impl Encoded {
         if self.plain.len() < WORTH_IT {
             return None;
         }
-        let plain = self.plain.clone();
+        if let Some(small) = self.gzip.get() {
+            return small.clone();
+        }
+        let (plain, gzip) = (self.plain.clone(), self.gzip.clone());
         let compress = || async { tokio::task::spawn_blocking(move || compress(&plain)).await.ok().flatten() };
-        self.gzip.get_or_init(compress).await.clone()
+        // A task of its own: with a client who leaves only his would end, and the next would have it compressed again.
+        let compressed = tokio::spawn(async move { gzip.get_or_init(compress).await.clone() });
+        compressed.await.ok().flatten()
     }
 }
 
@@ -89,6 +95,8 @@ fn thousandths(weight: &str) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
 
     use super::*;
 
@@ -147,5 +155,34 @@ mod tests {
         flate2::read::GzDecoder::new(&one[..]).read_to_string(&mut again).unwrap();
         assert_eq!(again, text);
         assert_eq!(runtime.block_on(Encoded::new(b"small".to_vec()).gzip()), None);
+    }
+
+    #[test]
+    fn clients_who_leave_have_a_page_compressed_once_too() {
+        let threads = Arc::new(AtomicUsize::new(0));
+        let begun = threads.clone();
+        let count = move || {
+            begun.fetch_add(1, Ordering::Relaxed);
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().on_thread_start(count).build().unwrap();
+        let page = Encoded::new("gpuwarden_gpu_up 1\n".repeat(500_000).into());
+        runtime.block_on(async {
+            for _ in 0..20 {
+                let mut client = Box::pin(page.gzip());
+                assert!(at_once(&mut client).await.is_none(), "it takes longer");
+                tokio::task::yield_now().await;
+            }
+            assert!(page.gzip().await.is_some());
+        });
+        assert_eq!(threads.load(Ordering::Relaxed), 1);
+    }
+
+    /// Asks once, and waits for nothing.
+    async fn at_once<T>(future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
+        std::future::poll_fn(|cx| match std::pin::Pin::new(&mut *future).poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => Poll::Ready(None),
+        })
+        .await
     }
 }

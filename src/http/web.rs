@@ -4,15 +4,16 @@
 //! Its files are looked at with each client and each question, and read again when they have changed.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderName, HeaderValue};
 use rustls::ServerConfig;
 
-use crate::config::Diagnostic;
+use crate::config::{Diagnostic, yaml};
 
 mod settings;
 mod tls;
@@ -31,7 +32,7 @@ use users::Users;
 pub struct Web {
     /// Without it, plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
-    demands_certificate: bool,
+    asked: Asked,
     /// Those of every answer.
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Without any, nobody has to say who he is.
@@ -46,13 +47,25 @@ impl Web {
         match () {
             () if self.tls.is_none() && before.tls.is_some() => Some("TLS is gone"),
             () if self.users.is_empty() && !before.users.is_empty() => Some("all users are gone"),
-            () if before.demands_certificate && !self.demands_certificate => {
-                Some("clients need no certificate any more")
-            }
+            () if before.asked.certificate && !self.asked.certificate => Some("clients need no certificate any more"),
+            () if before.asked.authority && !self.asked.authority => Some("any certificate would do"),
+            () if before.asked.name && !self.asked.name => Some("any name would do"),
             () => None,
         }
     }
 }
+
+/// What a client must show: a certificate, of an authority, with one of some names.
+#[derive(Debug, Default)]
+struct Asked {
+    certificate: bool,
+    authority: bool,
+    name: bool,
+}
+
+/// After so long what could not be read is tried again, though it seems to be as it was: descriptors may have been short,
+/// or a disk away.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// A file as it was when it was read: replaced or written, it is another.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,18 +100,16 @@ impl Reader {
 
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         self.saw(path);
-        match fs::metadata(path)? {
-            file if !file.is_file() => Err(io::Error::other("not a regular file")),
-            file if file.size() > Self::LARGEST => Err(io::Error::other("larger than 1MiB")),
-            _ => fs::read(path),
-        }
+        let mut bytes = Vec::new();
+        yaml::open(path)?.take(Self::LARGEST + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > Self::LARGEST { Err(io::Error::other("larger than 1MiB")) } else { Ok(bytes) }
     }
 }
 
 fn read(path: &Path) -> Reading {
     let mut reader = Reader::default();
     reader.saw(path);
-    let text = crate::config::yaml::read(path).map_err(|error| vec![error]);
+    let text = yaml::read(path).map_err(|error| vec![error]);
     let web = text.and_then(|text| settings::read(path, &text, &mut reader));
     Reading { files: reader.0, web }
 }
@@ -117,19 +128,27 @@ pub struct Live {
 struct Now {
     files: Vec<(PathBuf, Stamp)>,
     web: Arc<Web>,
+    trouble: Option<Trouble>,
+}
+
+/// The last reading failed.
+struct Trouble {
+    errors: Vec<String>,
+    again: Instant,
 }
 
 impl Live {
     pub fn open(path: &Path) -> Result<Self, Vec<Diagnostic>> {
         let Reading { files, web } = read(path);
-        let now = Now { files, web: Arc::new(web?) };
+        let now = Now { files, web: Arc::new(web?), trouble: None };
         Ok(Self { path: path.to_owned(), now: Mutex::new(now) })
     }
 
     /// The last one that could be read.
     pub fn web(&self) -> Arc<Web> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.files.iter().any(|(path, stamp)| Stamp::of(path) != *stamp) {
+        let again = now.trouble.as_ref().is_some_and(|trouble| trouble.again <= Instant::now());
+        if again || now.files.iter().any(|(path, stamp)| Stamp::of(path) != *stamp) {
             now.take(read(&self.path));
         }
         now.web.clone()
@@ -142,7 +161,11 @@ impl Now {
         match reading.web {
             Err(errors) => {
                 let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                tracing::error!(errors = errors.join("; "), "{kept}");
+                let told = self.trouble.as_ref().is_some_and(|trouble| trouble.errors == errors);
+                if !told {
+                    tracing::error!(errors = errors.join("; "), "{kept}");
+                }
+                self.trouble = Some(Trouble { errors, again: Instant::now() + AGAIN_AFTER });
                 // Those that it did not come to may be what is mended.
                 let others = self.files.iter().filter(|(path, _)| reading.files.iter().all(|(read, _)| read != path));
                 let others = others.map(|(path, _)| (path.clone(), Stamp::of(path))).collect::<Vec<_>>();
@@ -150,6 +173,7 @@ impl Now {
             }
             Ok(mut web) => {
                 self.files = reading.files;
+                self.trouble = None;
                 if let Some(what) = web.opens(&self.web) {
                     tracing::error!("{kept}: {what}, which takes a restart");
                     return;

@@ -112,12 +112,12 @@ pub(super) fn read(path: &Path, text: &str, reader: &mut Reader) -> Result<Web, 
     let headers = headers(&settings.http_server_config.headers, &mut complaints);
     let users = users(settings.basic_auth_users, &mut complaints);
     let rate = settings.rate_limit.and_then(|limit| bucket(&limit, &mut complaints));
-    let demands_certificate = settings.tls_server_config.as_ref().is_some_and(tls::Settings::demands_certificate);
+    let asked = settings.tls_server_config.as_ref().map(tls::Settings::asked).unwrap_or_default();
     let tls = settings.tls_server_config.and_then(|tls| tls.server_config(directory, reader, &mut complaints));
     if !complaints.are_none() {
         return Err(yaml::sorted(yaml::locate_all(path, text, complaints.0)));
     }
-    Ok(Web { tls: tls.map(Arc::new), demands_certificate, headers, users, rate })
+    Ok(Web { tls: tls.map(Arc::new), asked, headers, users, rate })
 }
 
 fn headers(headers: &Headers, complaints: &mut Complaints) -> Vec<(HeaderName, HeaderValue)> {

@@ -195,11 +195,16 @@ fn a_broken_file_leaves_the_old_one_in_force_until_it_is_mended() {
 fn no_change_of_a_file_opens_the_door() {
     let folder = folder();
     let demands = format!("{TLS}  client_auth_type: RequireAnyClientCert\n");
+    let (ca, name) = ("  client_ca_file: server.crt\n", "  client_allowed_sans: [prometheus]\n");
+    let verifies = format!("{TLS}{ca}  client_auth_type: RequireAndVerifyClientCert\n");
     for (before, after) in [
         (format!("{TLS}{USERS}"), USERS.to_owned()),
         (format!("{TLS}{USERS}"), TLS.to_owned()),
         (format!("{TLS}{USERS}"), format!("{TLS}basic_auth_users: {{}}\n")),
         (demands.clone(), TLS.to_owned()),
+        (format!("{demands}{name}"), demands.clone()),
+        (verifies.clone(), format!("{demands}{ca}")),
+        (verifies.clone(), format!("{TLS}{ca}  client_auth_type: VerifyClientCertIfGiven\n")),
     ] {
         let live = live(&folder, &before);
         let first = live.web();
@@ -216,4 +221,44 @@ fn what_is_logged_of_it_holds_no_secret() {
     let web = live(&folder, &format!("{TLS}{USERS}")).web();
     let shown = format!("{web:?}");
     assert!(!shown.contains("UP1pYMSgnHBbXBf5SlkG2u") && !shown.contains("PRIVATE"), "{shown}");
+}
+
+#[test]
+fn what_could_not_be_read_for_a_while_is_read_once_it_can_be() {
+    let folder = folder();
+    let live = live(&folder, USERS);
+    let first = live.web();
+    write(&folder, "web.yml", &format!("{USERS}  bob: $2y$04$UP1pYMSgnHBbXBf5SlkG2uIhq.I6X5OEOLs7LUyI4HcRcdHkAWCbW\n"));
+    // As when all descriptors are in use.
+    let file = folder.path().join("web.yml");
+    let unread = Diagnostic::of_file(&file, "cannot be read: Too many open files");
+    let reading = Reading { files: vec![(file.clone(), Stamp::of(&file))], web: Err(vec![unread]) };
+    live.now.lock().unwrap().take(reading);
+    assert!(Arc::ptr_eq(&first, &live.web()), "not with each question");
+    live.now.lock().unwrap().trouble.as_mut().unwrap().again = Instant::now();
+    assert_eq!(format!("{:?}", live.web().users), "2 users");
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+    let folder = folder();
+    let (file, pipe) = (folder.path().join("server.key"), folder.path().join("pipe"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let begun = Instant::now();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let read = file.clone();
+    std::thread::spawn(move || {
+        let came: Vec<bool> = (0..20_000).map(|_| Reader::default().read(&read).is_ok()).collect();
+        done.send(came)
+    });
+    let came = loop {
+        renameat_with(CWD, &file, CWD, &pipe, RenameFlags::EXCHANGE).unwrap();
+        match is_done.try_recv() {
+            Err(std::sync::mpsc::TryRecvError::Empty) if begun.elapsed() < Duration::from_secs(20) => {}
+            came => break came,
+        }
+    };
+    let came = came.expect("it waits for the pipe");
+    assert!(came.contains(&true) && came.contains(&false));
 }

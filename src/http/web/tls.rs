@@ -16,9 +16,9 @@ use rustls::{
 };
 use serde::Deserialize;
 
-use super::Reader;
 use super::names::alternative_names;
 use super::settings::Complaints;
+use super::{Asked, Reader};
 use crate::config::yaml;
 use crate::policy::check::steps;
 
@@ -110,8 +110,10 @@ const CURVES: [(&str, &dyn rustls::crypto::SupportedKxGroup); 3] = [
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"http/1.0"];
 
 impl Settings {
-    pub fn demands_certificate(&self) -> bool {
-        self.policy().is_some_and(Policy::demands)
+    pub fn asked(&self) -> Asked {
+        let certificate = self.policy().is_some_and(Policy::demands);
+        let authority = self.policy() == Some(Policy::RequireAndVerifyClientCert);
+        Asked { certificate, authority, name: self.client_allowed_sans.is_some() }
     }
 
     fn policy(&self) -> Option<Policy> {

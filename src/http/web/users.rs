@@ -20,8 +20,8 @@ const REMEMBERED: usize = 100;
 /// Names with the hashes of their passwords.
 pub struct Users {
     hashes: BTreeMap<String, String>,
-    /// Who is not known costs as much as who is.
-    nobodys: String,
+    /// Whoever is refused costs as much as with a hash of this cost, whether he is known or not.
+    highest: u32,
 }
 
 /// Hashes are for no log.
@@ -33,10 +33,8 @@ impl fmt::Debug for Users {
 
 impl Users {
     pub fn new(hashes: BTreeMap<String, String>) -> Self {
-        let cost = hashes.values().filter_map(|hash| cost(hash)).max().unwrap_or(10);
-        // The salt and the hash of no password in particular.
-        let nobodys = format!("$2b${cost:02}$UP1pYMSgnHBbXBf5SlkG2uIhq.I6X5OEOLs7LUyI4HcRcdHkAWCbW");
-        Self { hashes, nobodys }
+        let highest = hashes.values().filter_map(|hash| cost(hash)).max().unwrap_or(10);
+        Self { hashes, highest }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -55,9 +53,23 @@ impl Users {
     }
 
     /// The hash that a password is compared with, and whether it is the user's.
-    fn hash(&self, user: &str) -> (&str, bool) {
-        self.hashes.get(user).map_or((&self.nobodys, false), |hash| (hash, true))
+    fn hash(&self, user: &str) -> (String, bool) {
+        self.hashes.get(user).map_or_else(|| (nobodys(self.highest), false), |hash| (hash.clone(), true))
     }
+}
+
+/// The salt and the hash of no password in particular.
+fn nobodys(cost: u32) -> String {
+    format!("$2b${cost:02}$UP1pYMSgnHBbXBf5SlkG2uIhq.I6X5OEOLs7LUyI4HcRcdHkAWCbW")
+}
+
+/// Whether the password is that of the hash. If not, this takes as long as with the highest cost: one comparison of each
+/// cost below it takes 2^c + 2^(c+1) + ... rounds, which with the first 2^c makes 2^highest.
+fn compare(password: &[u8], hash: &str, highest: u32) -> bool {
+    let same = bcrypt::verify(password, hash).is_ok_and(|same| same);
+    let below = cost(hash).filter(|_| !same).map_or(0..0, |cost| cost..highest);
+    below.for_each(|cost| drop(std::hint::black_box(bcrypt::verify(password, &nobodys(cost)))));
+    same
 }
 
 /// The cost of a bcrypt hash, if it is one.
@@ -88,7 +100,7 @@ impl Passwords {
             return false;
         };
         let (hash, known) = users.hash(&user);
-        let mark = self.mark(&user, hash, &password);
+        let mark = self.mark(&user, &hash, &password);
         if self.is_good(&mark) {
             return true;
         }
@@ -98,11 +110,11 @@ impl Passwords {
         if self.is_good(&mark) {
             return true;
         }
-        let hash = hash.to_owned();
+        let highest = users.highest;
         let compare = move || {
-            let same = bcrypt::verify(&password, &hash);
+            let same = compare(&password, &hash, highest);
             drop(turn);
-            same.is_ok_and(|same| same)
+            same
         };
         let same = tokio::task::spawn_blocking(compare).await.is_ok_and(|same| same);
         if same && known {
@@ -209,16 +221,18 @@ mod tests {
 
     #[test]
     fn a_stranger_costs_as_much_as_a_user() {
-        let users = users(12);
-        let (nobodys, known) = users.hash("bob");
-        assert_eq!((cost(nobodys), known), (Some(12), false));
-        let time = |hash: &str| {
+        let hashes = [("alice", 4), ("bob", 10)];
+        let users = Users::new(hashes.map(|(name, cost)| (name.into(), bcrypt::hash("secret", cost).unwrap())).into());
+        let passwords = Passwords::new().unwrap();
+        let time = |name: &str| {
             let begun = Instant::now();
-            assert!(!bcrypt::verify("wrong", hash).unwrap());
+            assert!(!block_on(passwords.admit(&users, Some(&header(&format!("{name}:wrong"))))));
             begun.elapsed()
         };
-        let (of_nobody, of_alice) = (time(nobodys), time(users.hash("alice").0));
-        assert!(of_nobody > of_alice / 4 && of_nobody < of_alice * 4 + Duration::from_millis(50));
+        let [nobody, alice, bob] = ["nobody", "alice", "bob"].map(|name| time(name).min(time(name)));
+        for known in [alice, bob] {
+            assert!(nobody > known / 4 && nobody < known * 4 + Duration::from_millis(20), "{nobody:?} {known:?}");
+        }
     }
 
     #[test]
