@@ -11,6 +11,7 @@ mod fuse;
 mod restart;
 mod rights;
 mod driver;
+mod listed;
 mod faults;
 mod mig;
 mod topology;
