@@ -36,6 +36,7 @@ pub fn shutdown(name: &str) -> nvmlReturn_t {
         let users = USERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leave).map_err(|_| Error::UNINITIALIZED)?;
         if users == 1 {
             crate::gpm::complain_of_samples();
+            driver::forget();
         }
         Ok(())
     })

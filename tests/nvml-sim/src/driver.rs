@@ -211,6 +211,14 @@ pub fn at(moment: u64) -> Option<Arc<Driver>> {
     loaded.history.iter().rev().find(|driver| driver.since <= moment).or(loaded.history.front()).cloned()
 }
 
+/// Forgets what has been: a library that is unloaded takes nothing of it along, and each that is loaded would leave it.
+pub fn forget() {
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    let old = loaded.history.len().saturating_sub(1);
+    loaded.history.drain(..old);
+    loaded.history.shrink_to_fit();
+}
+
 impl Loaded {
     /// Reads the scenario if it has changed. Each state of the file is complained of once.
     fn refresh(&mut self) -> Result<(), String> {
