@@ -164,7 +164,8 @@ fn a_process_that_computes_and_draws_is_one_and_counts_once() {
     let mut node = Node::new(1);
     let worker = node.runs(node.alice, SLEEPS);
     node.held(0, &[&Process { kind: Kind::Both, ..worker.with(2) }]);
-    let page = node.start().cycles(1);
+    let agent = node.start();
+    let page = agent.shows("her name", |page| page.all("gpuwarden_user_info", &[("user", "alice")]).count() == 1);
     assert_eq!(page.value("gpuwarden_process_memory_bytes", &[("user", "alice")]), Some(f64::from(1 << 30) * 2.0));
     assert_eq!(page.value("gpuwarden_user_memory_bytes", &[("user", "alice")]), Some(f64::from(1 << 30) * 2.0));
     assert_eq!(page.value("gpuwarden_gpu_processes", &[("kind", "both")]), Some(1.0));

@@ -15,7 +15,7 @@ use crate::snapshot::gpu::Xid;
 const MILLISECOND: u32 = 1;
 
 /// The rest of a storm waits for the next cycle.
-const AT_ONCE: usize = 256;
+const AT_ONCE: u64 = 256;
 
 /// The cards that are listened to.
 #[derive(Debug, Default)]
@@ -52,27 +52,28 @@ impl Xids {
     /// the one that happened to be there, and nobody's fault.
     pub fn count(&mut self, nvml: &Nvml, calls: &mut Calls, cards: &mut [Card]) {
         let Some(set) = self.set.take() else { return };
-        for _ in 0..AT_ONCE {
-            match calls.make("nvmlEventSetWait_v2", || events::wait(nvml, &set, MILLISECOND)) {
-                Ok(Some((name, code))) => {
-                    let uuid = self.registered.get(&name);
-                    if let Some(card) = cards.iter_mut().find(|card| Some(&card.uuid) == uuid) {
-                        let last = crate::source::now().wall;
-                        let xid = card.xids.entry(code).or_insert(Xid { count: 0, last });
-                        *xid = Xid { count: xid.count + 1, last };
-                        tracing::warn!(gpu = card.index, uuid = %card.uuid, xid = code, "the driver reports an Xid error");
-                    }
-                }
-                Ok(None) => break,
-                // A lost card makes the whole set fail: another is made of those that answer.
-                Err(_) => {
-                    self.registered.clear();
-                    calls.make("nvmlEventSetFree", || events::free(nvml, set)).ok();
-                    return;
-                }
-            }
+        let mut came: BTreeMap<(Name, u64), u64> = BTreeMap::new();
+        let mut next = || calls.make("nvmlEventSetWait_v2", || events::wait(nvml, &set, MILLISECOND));
+        let mut event = next();
+        while let Ok(Some(of)) = event {
+            *came.entry(of).or_default() += 1;
+            event = if came.values().sum::<u64>() < AT_ONCE { next() } else { Ok(None) };
         }
-        self.set = Some(set);
+        for ((name, code), number) in came {
+            let uuid = self.registered.get(&name);
+            let Some(card) = cards.iter_mut().find(|card| Some(&card.uuid) == uuid) else { continue };
+            let last = crate::source::now().wall;
+            let xid = card.xids.entry(code).or_insert(Xid { count: 0, last });
+            *xid = Xid { count: xid.count + number, last };
+            tracing::warn!(gpu = card.index, uuid = %card.uuid, xid = code, number, "the driver reports an Xid error");
+        }
+        if event.is_ok() {
+            self.set = Some(set);
+        } else {
+            // A lost card makes the whole set fail: another is made of those that answer.
+            self.registered.clear();
+            calls.make("nvmlEventSetFree", || events::free(nvml, set)).ok();
+        }
     }
 
     /// The set ended with the library.
