@@ -241,7 +241,6 @@ impl Session {
         };
         self.mapped = raw::address(&nvml).and_then(Mapped::at);
         self.xids.forget_the_session();
-        self.patience = Patience { next: None, pause: FIRST_PAUSE };
         self.cards.iter_mut().for_each(Card::forget_the_session);
         self.topology = Arc::default();
         self.simulated = raw::simulated(&nvml);
