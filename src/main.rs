@@ -3,7 +3,7 @@
 //! A cycle sees the node as a value, decides by a function, acts through one door, and publishes what it saw, decided and
 //! did. The modules below stand in reading order; each knows only those before it (a test holds that true):
 //!
-//! * [`causes`], [`nesting`], [`text`], [`disk`]: how an error is told, what text from anywhere may hold, how a file is
+//! * [`nesting`], [`text`], [`causes`], [`disk`]: what text from anywhere may hold, how an error is told, how a file is
 //!   replaced.
 //! * [`units`], [`schedule`], [`snapshot`]: quantities, windows of the week, the node at one moment. Plain values.
 //! * [`policy`]: `step` and `settle`, pure functions over these; the only maker of verdicts.
@@ -15,9 +15,9 @@
 //! * [`control`], [`trial`], [`mod@status`], [`mod@demo`]: what the commands `reset`, `test`, `status` and `demo` do.
 //! * [`agent`]: the loop. It puts the parts together for `serve`.
 
-mod causes;
 mod nesting;
 mod text;
+mod causes;
 mod disk;
 mod units;
 mod schedule;

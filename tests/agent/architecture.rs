@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// A module, and those that it may know. Nothing knows `main` and `agent`; they know all.
 const MAY_KNOW: &[(&str, &[&str])] = &[
-    ("causes", &["text"]),
     ("nesting", &[]),
     ("text", &[]),
+    ("causes", &["text"]),
     ("disk", &[]),
     ("units", &[]),
     ("schedule", &["units"]),
