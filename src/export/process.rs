@@ -1,6 +1,7 @@
 //! Processes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::card::gpu_labels;
 use super::mig::{PLACE, place_labels};
@@ -15,7 +16,7 @@ pub struct OnCard<'a> {
     cycle: &'a Cycle,
     part: Part<'a>,
     process: &'a Process,
-    user: String,
+    user: Arc<str>,
 }
 
 impl Subject for OnCard<'_> {
@@ -23,7 +24,7 @@ impl Subject for OnCard<'_> {
 
     fn labels(&self) -> Labels {
         let mut labels = gpu_labels(self.part.gpu.index, &self.part.gpu.uuid);
-        labels.extend([("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]);
+        labels.extend([("pid", self.process.id.pid.into()), ("user", self.user.clone().into())]);
         labels
     }
 }
@@ -70,7 +71,7 @@ fn latest(cycle: &Cycle) -> BTreeMap<i32, u64> {
 pub struct Whole<'a> {
     cycle: &'a Cycle,
     process: &'a Process,
-    user: String,
+    user: Arc<str>,
     kind: Kind,
 }
 
@@ -78,7 +79,7 @@ impl Subject for Whole<'_> {
     const LABELS: &'static [&'static str] = &["pid", "user"];
 
     fn labels(&self) -> Labels {
-        vec![("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]
+        vec![("pid", self.process.id.pid.into()), ("user", self.user.clone().into())]
     }
 }
 
@@ -123,10 +124,10 @@ pub fn process<'a>() -> Vec<Series<Whole<'a>>> {
 fn whole_info(whole: &Whole) -> Vec<Sample> {
     let process = whole.process;
     info([
-        ("uid", process.uid.map(|uid| uid.to_string())),
-        ("command", Some(process.command.clone())),
-        ("kind", Some(whole.kind.as_str().to_owned())),
-        ("owner_confidence", Some(process.confidence.as_str().to_owned())),
+        ("uid", process.uid.map(|uid| uid.0.into())),
+        ("command", Some(process.command.clone().into())),
+        ("kind", Some(whole.kind.as_str().into())),
+        ("owner_confidence", Some(process.confidence.as_str().into())),
     ])
 }
 

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::prelude::*;
@@ -97,7 +98,7 @@ fn hostile(seen: &mut Snapshot) {
     told.temperature = Some(Celsius(f64::NAN));
     told.utilization = Some(Percent(f64::INFINITY));
     told.temperature_thresholds.push(("slowdown", Celsius(1.0)));
-    gpus[0].identity.model = Some("x=\"1\"} 9\nfake_metric 1".into());
+    Arc::make_mut(&mut gpus[0].identity).model = Some("x=\"1\"} 9\nfake_metric 1".into());
     // One process in two entries of one list, and a pid that passed to another process between two lists.
     let twice = gpus[0].holds.as_ref().unwrap()[0].clone();
     gpus[0].holds.as_mut().unwrap().push(Hold { kind: Lists::Graphics, utilization: Some(Percent(f64::NAN)), ..twice });
@@ -213,7 +214,7 @@ impl Subject for Labelled {
     const LABELS: &'static [&'static str] = &["command"];
 
     fn labels(&self) -> Labels {
-        vec![("command", self.0.clone())]
+        vec![("command", self.0.clone().into())]
     }
 }
 
@@ -282,6 +283,7 @@ fn family<T: Subject>(row: &Series<T>, subjects: &[T]) -> MetricFamily {
     for subject in subjects {
         row.read.each(subject, |more, value| {
             let labels = [subject.labels(), more].concat();
+            let labels: Vec<_> = labels.into_iter().map(|(name, value)| (name, value.to_string())).collect();
             // An empty value is the same as none.
             if seen.insert(labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect::<BTreeSet<_>>()) {
                 let mut metric = metric(value);

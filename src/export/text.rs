@@ -5,11 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::Sink;
-use super::series::{Kind, Labels, Series, Subject};
+use super::series::{Kind, Labels, Series, Subject, Text};
 
 /// What is asked for at first. So much comes from the kernel and goes back to it, page by page as it is filled: it leaves no
 /// holes between what lives longer.
 const ROOM: usize = 1 << 20;
+
+/// The length that most labels do not exceed on the mean, name and value and what stands around them.
+const LABEL: usize = 24;
+
+/// What has a backslash before it in the value of a label.
+const SPECIAL: &[u8] = b"\\\n\"";
 
 pub struct Page(String);
 
@@ -136,13 +142,16 @@ fn are_in_order(labels: &Labels, known: &[&str]) -> bool {
     labels.iter().all(|(name, _)| known.any(|known| known == name))
 }
 
-fn write_labels<'a>(labels: impl Iterator<Item = &'a (&'static str, String)>) -> String {
-    let mut text = String::new();
+fn write_labels<'a>(labels: impl Iterator<Item = &'a (&'static str, Text)>) -> String {
+    let mut text = String::with_capacity(labels.size_hint().1.map_or(0, |most| most * LABEL));
     for (name, value) in labels {
         text.push_str(if text.is_empty() { "" } else { "," });
         text.push_str(name);
         text.push_str("=\"");
-        escape(&mut text, value, b"\\\n\"");
+        match value.as_str() {
+            Some(value) => escape(&mut text, value, SPECIAL),
+            None => write!(text, "{value}").expect("a string takes it all"),
+        }
         text.push('"');
     }
     text

@@ -30,16 +30,23 @@ pub(super) struct Judged {
     pub entitled: Vec<Person>,
 }
 
+/// The cards of a snapshot as people name them.
+pub(super) type Cards<'a> = BTreeMap<&'a GpuUuid, Arc<Card>>;
+
+pub(super) fn cards(now: &Snapshot) -> Cards<'_> {
+    now.cards().iter().map(|gpu| (&gpu.uuid, Arc::new(card(gpu)))).collect()
+}
+
 /// Judges every subject that the rule has now, and every one that is remembered.
 pub(super) fn subjects<'a>(
     rule: &'a Rule,
     rules: &'a Rules,
     now: &'a Snapshot,
     seen: &[Seen<'a>],
+    cards: &'a Cards<'a>,
     before: &State,
 ) -> Vec<Judged> {
     let asked = rule.when.iter().flat_map(Condition::leaves).map(|leaf| leaf.asked().into()).collect();
-    let cards = now.cards().iter().map(|gpu| (&gpu.uuid, Arc::new(card(gpu)))).collect();
     let bench = Bench { rule, rules, now, asked, cards };
     let mut judged: Vec<Judged> = match rule.about {
         About::Process => seen.iter().filter_map(|seen| bench.process(seen)).collect(),
@@ -79,7 +86,7 @@ struct Bench<'a> {
     now: &'a Snapshot,
     /// What each leaf of `when` asks, in words.
     asked: Vec<Arc<str>>,
-    cards: BTreeMap<&'a GpuUuid, Arc<Card>>,
+    cards: &'a Cards<'a>,
 }
 
 impl<'a> Bench<'a> {
@@ -279,7 +286,9 @@ impl<'a> Bench<'a> {
         let rights =
             times.flat_map(|at| self.now.assignments.holding(at)).filter(|(_, right)| right.gpus.known.contains(gpu));
         let people = rights.filter_map(|(_, right)| match &right.to {
-            Grantee::User { uid, name } if Some(*uid) != owner => Some(Person { uid: *uid, name: name.clone() }),
+            Grantee::User { uid, name } if Some(*uid) != owner => {
+                Some(Person { uid: *uid, name: name.as_str().into() })
+            }
             _ => None,
         });
         people.collect::<BTreeSet<_>>().into_iter().collect()
