@@ -438,17 +438,18 @@ pub fn cycle() -> Cycle {
     let opening = Turn { before: None, now: &first, judgements: &began, outcomes: &[], took, setup: &setup };
     tallies.count(&opening);
     tallies.count(&Turn { before: Some(&first), now: &second, judgements: &goes_on, outcomes: &outcomes, ..opening });
+    let state = Arc::new(state());
     Cycle {
         seen: second,
-        judgements: goes_on,
+        standings: Standings::of(goes_on, &state),
         outcomes,
-        state: state().into(),
+        state,
         exempt: [id(4003)].into(),
         pauses: [Pause::Fuse].into(),
         blown: [Fuse::ActsPerHour].into(),
         unkillable: 1,
         notifications: notifications(),
-        tallies,
+        tallies: tallies.into(),
         took,
         setup,
         reload: Reload { failure: None, last_success: at(0).wall },

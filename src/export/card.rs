@@ -17,7 +17,7 @@ mod ecc;
 pub struct Card<'a> {
     cycle: &'a Cycle,
     gpu: &'a Gpu,
-    usages: Vec<Usage<'a>>,
+    pub usages: Vec<Usage<'a>>,
 }
 
 pub fn cards(cycle: &Cycle) -> Vec<Card<'_>> {

@@ -52,13 +52,15 @@ fn one(value: Option<f64>) -> Vec<Sample> {
 
 /// Those that have series of their own.
 pub fn shown(cycle: &Cycle) -> Vec<OnCard<'_>> {
+    chosen(cycle).map(|(part, process)| OnCard { cycle, part, process, user: part.user(&cycle.seen) }).collect()
+}
+
+fn chosen(cycle: &Cycle) -> impl Iterator<Item = (Part<'_>, &Process)> {
     let latest = latest(cycle);
     parts(&cycle.seen)
         .filter_map(|part| Some((part, part.process?)))
         .filter(|(part, process)| cycle.tallies.shown.contains(&(process.id, part.gpu.uuid.clone())))
-        .filter(|(_, process)| latest.get(&process.id.pid) == Some(&process.id.started))
-        .map(|(part, process)| OnCard { cycle, part, process, user: part.user(&cycle.seen) })
-        .collect()
+        .filter(move |(_, process)| latest.get(&process.id.pid) == Some(&process.id.started))
 }
 
 /// The start time of each pid's last holder. While the lists are read a pid can pass to another process; the labels
@@ -181,7 +183,7 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
         gauge("processes_omitted", "Pairs of process and card without series of their own.", |cycle| {
             cycle.seen.gpus.as_ref().ok()?;
             let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
-            Some(pairs.saturating_sub(shown(cycle).len()) as f64)
+            Some(pairs.saturating_sub(chosen(cycle).count()) as f64)
         }),
         gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| {
             cycle.seen.gpus.as_ref().ok().map(|_| cycle.exempt.len() as f64)

@@ -28,23 +28,17 @@ pub fn rules(cycle: &Cycle) -> Vec<OfRule<'_>> {
     cycle.rules().rules.iter().map(|rule| OfRule { cycle, rule }).collect()
 }
 
-impl<'a> OfRule<'a> {
-    /// How each subject stands that the rule judges.
-    fn standings(&self) -> impl Iterator<Item = (&'a Judgement, Standing)> + use<'a> {
-        let Self { cycle, rule } = *self;
-        let judged = cycle.judgements.iter().filter(move |one| one.key.rule == rule.name);
-        judged.map(|judgement| (judgement, cycle.standing(judgement)))
-    }
-
+impl OfRule<'_> {
     fn subjects(&self) -> Vec<Sample> {
-        let standings: Vec<Standing> = self.standings().map(|(_, standing)| standing).collect();
-        let count = |standing| standings.iter().filter(|other| **other == standing).count() as f64;
+        let of = |standing| self.cycle.standings.subjects.get(&(self.rule.name.clone(), standing));
+        let count = |standing| of(standing).map_or(0.0, |count| *count as f64);
         by("state", Standing::ALL.map(|standing| (standing.as_str(), count(standing))))
     }
 
     fn violations(&self) -> Vec<Sample> {
         let mut count: BTreeMap<(Option<&Card>, Arc<str>, Standing), f64> = BTreeMap::new();
-        for (judgement, standing) in self.standings().filter(|(_, standing)| standing.is_violation()) {
+        for judgement in self.cycle.standings.violations.iter().filter(|one| one.key.rule == self.rule.name) {
+            let standing = self.cycle.standing(judgement);
             *count.entry((judgement.gpu.as_deref(), owner(judgement), standing)).or_default() += 1.0;
         }
         count.into_iter().map(|((card, user, standing), count)| (violation(card, user, standing), count)).collect()

@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use super::series::{Kind, Labels};
 use super::*;
-use crate::cycle::fixture;
-use crate::cycle::tallies::{Tallies, Turn};
+use crate::cycle::tallies::Turn;
+use crate::cycle::{Standings, fixture};
 use crate::snapshot::{Fault, GpuFault, Hold, Kind as Lists, Lookup, ProcessId, Snapshot, Source};
 use crate::units::{Celsius, Percent, Uid};
 
@@ -53,17 +53,17 @@ fn page_of(seen: Snapshot) -> String {
 
 fn page_with(seen: Snapshot, change: impl FnOnce(&mut Cycle)) -> String {
     let mut cycle = Cycle { seen, ..fixture::cycle() };
-    cycle.tallies = Tallies::default();
+    cycle.tallies = Arc::default();
     change(&mut cycle);
     let turn = Turn {
         before: None,
         now: &cycle.seen,
-        judgements: &cycle.judgements,
+        judgements: &[],
         outcomes: &[],
         took: Duration::ZERO,
         setup: &cycle.setup,
     };
-    cycle.tallies.count(&turn);
+    Arc::make_mut(&mut cycle.tallies).count(&turn);
     text(&cycle)
 }
 
@@ -387,7 +387,7 @@ fn labels_that_belong_to_whoever_scrapes_are_never_ours() {
 #[test]
 fn the_first_page_has_every_combination_with_zero() {
     let page = page_with(fixture::snapshot(0), |cycle| {
-        cycle.judgements.clear();
+        cycle.standings = Standings::default();
         cycle.notifications.values_mut().for_each(|count| *count = 0);
     });
     let zeros = |name: &str| lines_with(&page, name).iter().filter(|line| line.ends_with(" 0")).count();
@@ -430,12 +430,12 @@ fn bench_a_page_of_eight_cards_with_sixteen_processes_each() {
         let turn = Turn {
             before: Some(&before),
             now: &cycle.seen,
-            judgements: &cycle.judgements,
+            judgements: &[],
             outcomes: &[],
             took: Duration::ZERO,
             setup: &setup,
         };
-        cycle.tallies.count(&turn);
+        Arc::make_mut(&mut cycle.tallies).count(&turn);
         let counted = std::time::Instant::now();
         bytes = super::page(&cycle).len();
         for (sum, part) in spent.iter_mut().zip([counted - begun, counted.elapsed()]) {

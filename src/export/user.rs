@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::card::gpu_labels;
+use super::card::{Card, gpu_labels};
 use super::series::{Labels, Series, Subject, counter, gauge};
 use crate::cycle::Cycle;
 use crate::cycle::tallies::CardTime;
-use crate::cycle::usage::{Usage, usages};
+use crate::cycle::usage::Usage;
 use crate::snapshot::{GpuUuid, User};
 
 /// Who a user is.
@@ -50,7 +50,7 @@ pub fn info<'a>() -> Vec<Series<Person<'a>>> {
 /// A user on one card.
 pub struct OnCard<'a> {
     cycle: &'a Cycle,
-    usage: Usage<'a>,
+    usage: &'a Usage<'a>,
 }
 
 impl Subject for OnCard<'_> {
@@ -67,8 +67,8 @@ fn user_on(index: u32, uuid: &GpuUuid, user: &Arc<str>) -> Labels {
     labels
 }
 
-pub fn on_cards(cycle: &Cycle) -> Vec<OnCard<'_>> {
-    usages(&cycle.seen).into_iter().map(|usage| OnCard { cycle, usage }).collect()
+pub fn on_cards<'a>(cycle: &'a Cycle, cards: &'a [Card<'a>]) -> Vec<OnCard<'a>> {
+    cards.iter().flat_map(|card| &card.usages).map(|usage| OnCard { cycle, usage }).collect()
 }
 
 pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
@@ -99,11 +99,10 @@ impl Subject for OnNode {
 }
 
 /// Everybody who is known has nothing, unless he has something, or a list could not be read.
-pub fn users(cycle: &Cycle) -> Vec<OnNode> {
-    let usages = usages(&cycle.seen);
+pub fn users(cycle: &Cycle, cards: &[Card]) -> Vec<OnNode> {
     let mut by_user: BTreeMap<Arc<str>, Vec<&Usage>> = BTreeMap::new();
     by_user.extend(cycle.tallies.people.values().map(|user| (user.label(), Vec::new())));
-    for usage in &usages {
+    for usage in cards.iter().flat_map(|card| &card.usages) {
         by_user.entry(usage.user.clone()).or_default().push(usage);
     }
     let all_read = lists_are_whole(cycle);

@@ -382,8 +382,7 @@ impl CardRight {
 }
 
 fn violations(cycle: &Cycle) -> Vec<Violation> {
-    let broken = cycle.judgements.iter().filter(|judgement| cycle.standing(judgement).is_violation());
-    broken.filter_map(|judgement| Violation::of(cycle, judgement)).collect()
+    cycle.standings.violations.iter().filter_map(|judgement| Violation::of(cycle, judgement)).collect()
 }
 
 impl Violation {
