@@ -23,7 +23,7 @@ use crate::causes::chain;
 use crate::cli;
 use crate::config::{self, Config, Diagnostic};
 use crate::control::{self, Asked, Reset};
-use crate::cycle::{self, Build, Cycle, Reload, Setup, Tallies, Turn};
+use crate::cycle::{self, Build, Cycle, Reload, Setup, Standings, Tallies, Turn};
 use crate::enforce::Enforcer;
 use crate::http::{self, AskReload, ListenAddress, Listener, Published, Server, web};
 use crate::notify::Channels;
@@ -152,7 +152,7 @@ struct Agent {
     enforcer: Enforcer,
     store: Store,
     state: Arc<State>,
-    tallies: Tallies,
+    tallies: Arc<Tallies>,
     /// Acts of which an agent before this one did not say what came of them.
     lost: Vec<Outcome>,
     reload: Reload,
@@ -223,7 +223,7 @@ impl Agent {
             enforcer,
             store,
             state: Arc::new(state),
-            tallies: Tallies::default(),
+            tallies: Arc::default(),
             lost,
             reload: Reload { failure: None, last_success: now },
             last: None,
@@ -349,12 +349,12 @@ impl Agent {
     fn publish(
         &mut self,
         seen: Snapshot,
-        mut judgements: Vec<Judgement>,
+        judgements: Vec<Judgement>,
         exempt: BTreeSet<ProcessId>,
         outcomes: Vec<Outcome>,
         took: Duration,
     ) {
-        self.tallies.count(&Turn {
+        Arc::make_mut(&mut self.tallies).count(&Turn {
             before: self.last.as_ref().map(|last| &last.seen),
             now: &seen,
             judgements: &judgements,
@@ -362,14 +362,10 @@ impl Agent {
             took,
             setup: &self.setup,
         });
-        // Nobody asks why a rule is not broken, and it would be the largest part of what is kept of a cycle.
-        for clear in judgements.iter_mut().filter(|judgement| !self.is_violation(judgement)) {
-            clear.evidence = Vec::new();
-        }
         let cycle = Arc::new(Cycle {
             agent: cycle::Agent::observe(),
             seen,
-            judgements,
+            standings: Standings::of(judgements, &self.state),
             exempt,
             outcomes,
             state: self.state.clone(),
@@ -384,10 +380,6 @@ impl Agent {
         });
         self.publish.send_replace(Arc::new(Published::new(cycle.clone())));
         self.last = Some(cycle);
-    }
-
-    fn is_violation(&self, judgement: &Judgement) -> bool {
-        self.state.standing(&judgement.key, judgement.truth).is_violation()
     }
 
     fn answer_reload(&mut self, answers: Vec<ReloadAnswer>) {

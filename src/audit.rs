@@ -129,7 +129,7 @@ impl From<ProcessId> for Named {
 
 impl<'a> From<&'a Target> for Hit<'a> {
     fn from(target: &'a Target) -> Self {
-        let gpus = target.cards.iter().map(|card| card.uuid.0.as_str()).collect();
+        let gpus = target.cards.iter().map(|card| &*card.uuid.0).collect();
         let (uid, confidence) = (target.uid, target.confidence);
         Self { process: target.process.into(), uid, confidence, command: &target.command, gpus }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::enforce::Fuse;
-use crate::policy::{ChannelName, Judgement, Outcome, Rules, Standing, State};
+use crate::policy::{ChannelName, Judgement, Outcome, RuleName, Rules, Standing, State};
 use crate::snapshot::{Pause, ProcessId, Snapshot};
 
 pub mod usage;
@@ -23,7 +23,7 @@ pub use tallies::{Recent, Tallies, Turn};
 #[derive(Debug, Clone)]
 pub struct Cycle {
     pub seen: Snapshot,
-    pub judgements: Vec<Judgement>,
+    pub standings: Standings,
     pub outcomes: Vec<Outcome>,
     /// Settled with those outcomes.
     pub state: Arc<State>,
@@ -36,12 +36,36 @@ pub struct Cycle {
     pub unkillable: usize,
     /// Messages since the agent started, by channel and by what became of them.
     pub notifications: BTreeMap<(ChannelName, &'static str), u64>,
-    pub tallies: Tallies,
+    pub tallies: Arc<Tallies>,
     /// How long the turn took.
     pub took: Duration,
     pub setup: Arc<Setup>,
     pub reload: Reload,
     pub agent: Agent,
+}
+
+/// How the subjects of all rules stand.
+#[derive(Debug, Clone, Default)]
+pub struct Standings {
+    /// How many stand how, by rule.
+    pub subjects: BTreeMap<(RuleName, Standing), u64>,
+    /// Those under which a rule is broken.
+    pub violations: Vec<Judgement>,
+}
+
+impl Standings {
+    /// Of what is clear only the number is kept: nobody asks why a rule is not broken, and there is a judgement for every
+    /// rule and process.
+    pub fn of(mut judgements: Vec<Judgement>, state: &State) -> Self {
+        let mut subjects = BTreeMap::new();
+        judgements.retain(|judgement| {
+            let standing = state.standing(&judgement.key, judgement.truth);
+            *subjects.entry((judgement.key.rule.clone(), standing)).or_default() += 1;
+            standing.is_violation()
+        });
+        judgements.shrink_to_fit();
+        Self { subjects, violations: judgements }
+    }
 }
 
 impl Cycle {

@@ -577,7 +577,7 @@ fn came_of(error: pidfd::Error) -> Fate {
 
 fn log(verdict: &Verdict, process: Option<ProcessId>, result: &Fate, remarks: &[String]) {
     let (rule, pid, why) = (verdict.key().rule.as_str(), process.map(|process| process.pid), remarks.join("; "));
-    let user = verdict.owner().map(|owner| owner.name.as_str());
+    let user = verdict.owner().map(|owner| &*owner.name);
     let gpu = verdict.gpu().map(|card| card.index);
     let what = format!("{} {}", verdict.deed().as_str(), result.as_str());
     match result {

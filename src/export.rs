@@ -59,8 +59,8 @@ fn all(cycle: &Cycle, sink: &mut impl Sink) {
     sink.table(&process::on_card(), &shown);
     sink.table(&process::node(), &[cycle]);
     sink.table(&user::info(), &user::people(cycle));
-    sink.table(&user::on_card(), &user::on_cards(cycle));
-    sink.table(&user::user(), &user::users(cycle));
+    sink.table(&user::on_card(), &user::on_cards(cycle, &cards));
+    sink.table(&user::user(), &user::users(cycle, &cards));
     sink.table(&user::time(), &user::times(cycle));
     sink.table(&rule::rule(), &rule::rules(cycle));
     sink.table(&rule::node(), &[cycle]);

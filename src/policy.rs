@@ -177,7 +177,7 @@ impl Deed {
 pub struct Person {
     pub uid: Uid,
     /// The name, or the uid in digits.
-    pub name: String,
+    pub name: Arc<str>,
 }
 
 /// A card as people name it, and as it is.
@@ -185,7 +185,7 @@ pub struct Person {
 pub struct Card {
     pub uuid: GpuUuid,
     pub index: u32,
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
 }
 
 /// A process that a verdict is about.
@@ -196,9 +196,9 @@ pub struct Target {
     pub confidence: Confidence,
     /// The cards on which it offends.
     pub cards: Vec<Card>,
-    pub command: String,
+    pub command: Arc<str>,
     /// With secrets masked; shown to its owner only.
-    pub command_line: Option<String>,
+    pub command_line: Option<Arc<str>>,
     /// On those cards together; `None` where a part is unknown.
     pub memory: Option<Bytes>,
     /// Why policy forbids the act on this process.
@@ -321,9 +321,10 @@ pub fn step(rules: &Rules, now: &Snapshot, before: &State) -> Step {
     let mut verdicts = Vec::new();
     let mut judgements = Vec::new();
     let seen: Vec<_> = facts::seen(now).collect();
+    let cards = judge::cards(now);
     for rule in &rules.rules {
         let meaning = rule.meaning();
-        for judged in judge::subjects(rule, rules, now, &seen, before) {
+        for judged in judge::subjects(rule, rules, now, &seen, &cards, before) {
             let key = EpisodeKey { rule: rule.name.clone(), subject: judged.subject.clone() };
             let was = before.episodes.get(&key);
             let advanced = ladder::advance(rule, meaning, rules, now.at, &judged, was);

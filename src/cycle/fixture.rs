@@ -50,7 +50,7 @@ pub fn at(seconds: u64) -> Moment {
 }
 
 pub fn uuid(index: u32) -> GpuUuid {
-    GpuUuid(format!("GPU-{index}0000000-1111-2222-3333-444444444444"))
+    GpuUuid(format!("GPU-{index}0000000-1111-2222-3333-444444444444").into())
 }
 
 pub fn id(pid: i32) -> ProcessId {
@@ -61,7 +61,7 @@ pub fn rule_name(name: &str) -> RuleName {
     name.parse().unwrap()
 }
 
-pub fn user(uid: u32, name: Lookup<String>, groups: &[(u32, &str)]) -> User {
+pub fn user(uid: u32, name: Lookup<Arc<str>>, groups: &[(u32, &str)]) -> User {
     let groups = groups.iter().map(|(gid, name)| Group { gid: Gid(*gid), name: (*name).into() }).collect();
     User { uid: Uid(uid), name, groups: Lookup::Known(groups) }
 }
@@ -102,7 +102,7 @@ pub fn gpu(index: u32, readings: Result<Readings, GpuFault>, holds: Vec<Hold>) -
         board_part: Some("692-2G506-0210-002".into()),
         numa_node: Some(index / 2),
     };
-    Gpu { identity, readings, holds: Ok(holds), ..Gpu::named(uuid(index), index) }
+    Gpu { identity: Arc::new(identity), readings, holds: Ok(holds), ..Gpu::named(uuid(index), index) }
 }
 
 /// A card that tells everything.
@@ -438,17 +438,18 @@ pub fn cycle() -> Cycle {
     let opening = Turn { before: None, now: &first, judgements: &began, outcomes: &[], took, setup: &setup };
     tallies.count(&opening);
     tallies.count(&Turn { before: Some(&first), now: &second, judgements: &goes_on, outcomes: &outcomes, ..opening });
+    let state = Arc::new(state());
     Cycle {
         seen: second,
-        judgements: goes_on,
+        standings: Standings::of(goes_on, &state),
         outcomes,
-        state: state().into(),
+        state,
         exempt: [id(4003)].into(),
         pauses: [Pause::Fuse].into(),
         blown: [Fuse::ActsPerHour].into(),
         unkillable: 1,
         notifications: notifications(),
-        tallies,
+        tallies: tallies.into(),
         took,
         setup,
         reload: Reload { failure: None, last_success: at(0).wall },

@@ -1,6 +1,7 @@
 //! What has been counted since the agent started: a fold over the turns, nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -48,7 +49,7 @@ pub struct Tallies {
     /// Time in which somebody held the card.
     pub held: BTreeMap<GpuUuid, Duration>,
     /// By the label `user`.
-    pub users: BTreeMap<String, UserTally>,
+    pub users: BTreeMap<Arc<str>, UserTally>,
     /// Whoever was seen, as long as he is there or his counters are.
     pub people: BTreeMap<Uid, User>,
     /// Time in which the kernels of a process ran on a card; none where that was never told.
@@ -56,7 +57,7 @@ pub struct Tallies {
     /// Which pairs get series of their own.
     pub shown: BTreeSet<Pair>,
     /// By rule and user.
-    pub episodes: BTreeMap<(RuleName, String), u64>,
+    pub episodes: BTreeMap<(RuleName, Arc<str>), u64>,
     /// By rule, action and outcome.
     pub actions: BTreeMap<(RuleName, &'static str, &'static str), u64>,
     pub refusals: BTreeMap<Guard, u64>,
@@ -110,7 +111,7 @@ pub struct Recent {
     pub key: EpisodeKey,
     pub rung: usize,
     pub action: &'static str,
-    pub user: Option<String>,
+    pub user: Option<Arc<str>>,
     pub target: Option<ProcessId>,
     pub result: Fate,
     pub times: u64,
@@ -136,20 +137,20 @@ impl Tallies {
     }
 
     /// Who went by his uid because the directory had not answered, and has a name now.
-    fn newly_named(&self, turn: &Turn) -> Vec<(String, String)> {
+    fn newly_named(&self, turn: &Turn) -> Vec<(Arc<str>, Arc<str>)> {
         let known = self.people.iter().filter(|(_, user)| user.name == Lookup::Pending);
         let named = known.filter_map(|(uid, before)| Some((before.label(), turn.now.users.get(uid)?.label())));
         named.filter(|(digits, name)| digits != name).collect()
     }
 
     /// What was counted under the one is the other's: there never was a user of the name of his digits.
-    fn rename(&mut self, digits: &str, name: &str) {
+    fn rename(&mut self, digits: &Arc<str>, name: &Arc<str>) {
         if let Some(tally) = self.users.remove(digits) {
-            self.users.entry(name.to_owned()).or_default().add(tally);
+            self.users.entry(name.clone()).or_default().add(tally);
         }
         let moved: Vec<_> = self.episodes.extract_if(.., |(_, user), _| user == digits).collect();
         for ((rule, _), count) in moved {
-            *self.episodes.entry((rule, name.to_owned())).or_default() += count;
+            *self.episodes.entry((rule, name.clone())).or_default() += count;
         }
     }
 
@@ -227,16 +228,16 @@ impl Tallies {
     }
 
     fn count_episodes(&mut self, turn: &Turn) {
-        let users: BTreeSet<String> = self.people.values().map(User::label).collect();
+        let users: BTreeSet<Arc<str>> = self.people.values().map(User::label).collect();
         for rule in &turn.setup.rules.rules {
             // A card is nobody's fault.
-            let nobody = (rule.about == crate::policy::rule::About::Gpu).then(String::new);
+            let nobody = (rule.about == crate::policy::rule::About::Gpu).then(Arc::default);
             for user in users.iter().cloned().chain(nobody) {
                 self.episodes.entry((rule.name.clone(), user)).or_default();
             }
         }
         for judgement in turn.judgements.iter().filter(|judgement| judgement.began) {
-            let user = judgement.owner.as_ref().map_or_else(String::new, |owner| owner.name.clone());
+            let user = judgement.owner.as_ref().map_or_else(Arc::default, |owner| owner.name.clone());
             *self.episodes.entry((judgement.key.rule.clone(), user)).or_default() += 1;
         }
     }
@@ -299,7 +300,7 @@ impl Tallies {
         self.users.retain(|_, tally| now.at.boot.saturating_sub(tally.last_hold) < USERS_STAY);
         let users = &self.users;
         self.people.retain(|uid, user| now.users.contains_key(uid) || users.contains_key(&user.label()));
-        let present: BTreeSet<String> = self.people.values().map(User::label).collect();
+        let present: BTreeSet<Arc<str>> = self.people.values().map(User::label).collect();
         let configured: BTreeSet<&RuleName> = turn.setup.rules.rules.iter().map(|rule| &rule.name).collect();
         self.episodes.retain(|(rule, user), _| {
             configured.contains(rule) && (user.is_empty() || present.contains(user) || users.contains_key(user))

@@ -1,6 +1,7 @@
 //! Who has what on which card: the processes of a snapshot, added up over their owners.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::snapshot::assignment::Asker;
 use crate::snapshot::{Gpu, Hold, Process, Snapshot, Truth, Unseen, User};
@@ -51,9 +52,9 @@ impl<'a> Part<'a> {
     }
 
     /// The label `user`: the name, the uid in digits where there is none, empty where the owner is not known.
-    pub fn user(&self, snapshot: &Snapshot) -> String {
-        let Some(uid) = self.process.and_then(|process| process.uid) else { return String::new() };
-        self.owner(snapshot).map_or_else(|| uid.to_string(), User::label)
+    pub fn user(&self, snapshot: &Snapshot) -> Arc<str> {
+        let Some(uid) = self.process.and_then(|process| process.uid) else { return Arc::default() };
+        self.owner(snapshot).map_or_else(|| uid.to_string().into(), User::label)
     }
 
     /// May its owner use this card now? Unknown where the owner is.
@@ -93,7 +94,7 @@ pub fn parts_on<'a>(snapshot: &'a Snapshot, gpu: &'a Gpu) -> impl Iterator<Item 
 pub struct Usage<'a> {
     pub gpu: &'a Gpu,
     /// The label `user`.
-    pub user: String,
+    pub user: Arc<str>,
     pub parts: Vec<Part<'a>>,
 }
 
@@ -124,7 +125,7 @@ pub fn usages(snapshot: &Snapshot) -> Vec<Usage<'_>> {
 }
 
 pub fn usages_of<'a>(snapshot: &'a Snapshot, gpu: &'a Gpu) -> Vec<Usage<'a>> {
-    let mut by_user: BTreeMap<String, Vec<Part>> = BTreeMap::new();
+    let mut by_user: BTreeMap<Arc<str>, Vec<Part>> = BTreeMap::new();
     for part in parts_on(snapshot, gpu) {
         by_user.entry(part.user(snapshot)).or_default().push(part);
     }

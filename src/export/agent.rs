@@ -1,6 +1,6 @@
 //! The agent itself.
 
-use super::series::{Labels, Series, Subject, counter, gauge, gauges, info, truth};
+use super::series::{Labels, Series, Subject, Text, counter, gauge, gauges, info, truth};
 use crate::cycle::{Build, Cycle};
 
 impl Subject for &Cycle {
@@ -48,9 +48,9 @@ pub fn build() -> Vec<Series<Build>> {
         "Which program this is; 1.",
         |build: &Build| {
             info([
-                ("version", Some(build.version.to_owned())),
-                ("revision", build.revision.map(str::to_owned)),
-                ("rustc_version", build.rustc_version.map(str::to_owned)),
+                ("version", Some(build.version.into())),
+                ("revision", build.revision.map(Text::from)),
+                ("rustc_version", build.rustc_version.map(Text::from)),
             ])
         },
     )]

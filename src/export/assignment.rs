@@ -24,9 +24,9 @@ impl Subject for Right {
     fn labels(&self) -> Labels {
         let mut labels = self.gpu.clone();
         labels.extend([
-            ("source", self.source.as_str().to_owned()),
-            ("user", self.user.clone()),
-            ("group", self.group.clone()),
+            ("source", self.source.as_str().into()),
+            ("user", self.user.clone().into()),
+            ("group", self.group.clone().into()),
         ]);
         labels
     }

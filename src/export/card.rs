@@ -1,7 +1,7 @@
 //! Cards.
 
 use super::activity::Active;
-use super::series::{Labels, Sample, Series, Subject, by, counter, counters, gauge, gauges, info, truth};
+use super::series::{Labels, Sample, Series, Subject, Text, by, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
 use crate::snapshot::readings::Activity;
@@ -17,7 +17,7 @@ mod ecc;
 pub struct Card<'a> {
     cycle: &'a Cycle,
     gpu: &'a Gpu,
-    usages: Vec<Usage<'a>>,
+    pub usages: Vec<Usage<'a>>,
 }
 
 pub fn cards(cycle: &Cycle) -> Vec<Card<'_>> {
@@ -28,7 +28,7 @@ pub fn cards(cycle: &Cycle) -> Vec<Card<'_>> {
 pub const GPU: &[&str] = &["gpu", "uuid"];
 
 pub fn gpu_labels(index: u32, uuid: &GpuUuid) -> Labels {
-    vec![("gpu", index.to_string()), ("uuid", uuid.0.clone())]
+    vec![("gpu", index.into()), ("uuid", uuid.0.clone().into())]
 }
 
 impl Subject for Card<'_> {
@@ -140,17 +140,17 @@ fn identity<'a>() -> Vec<Series<Card<'a>>> {
             |card| {
                 let identity = &card.gpu.identity;
                 info([
-                    ("model", identity.model.clone()),
-                    ("pci_bus_id", identity.pci_bus_id.clone()),
-                    ("minor", identity.minor.map(|minor| minor.to_string())),
-                    ("serial", identity.serial.clone()),
-                    ("brand", identity.brand.clone()),
-                    ("architecture", identity.architecture.clone()),
-                    ("compute_capability", identity.compute_capability.clone()),
-                    ("vbios", identity.vbios.clone()),
-                    ("inforom", identity.inforom.clone()),
-                    ("board_part", identity.board_part.clone()),
-                    ("numa_node", identity.numa_node.map(|node| node.to_string())),
+                    ("model", identity.model.clone().map(Text::from)),
+                    ("pci_bus_id", identity.pci_bus_id.clone().map(Text::from)),
+                    ("minor", identity.minor.map(Text::from)),
+                    ("serial", identity.serial.clone().map(Text::from)),
+                    ("brand", identity.brand.clone().map(Text::from)),
+                    ("architecture", identity.architecture.clone().map(Text::from)),
+                    ("compute_capability", identity.compute_capability.clone().map(Text::from)),
+                    ("vbios", identity.vbios.clone().map(Text::from)),
+                    ("inforom", identity.inforom.clone().map(Text::from)),
+                    ("board_part", identity.board_part.clone().map(Text::from)),
+                    ("numa_node", identity.numa_node.map(Text::from)),
                 ])
             },
         ),
@@ -241,12 +241,12 @@ fn temperature<'a>() -> Vec<Series<Card<'a>>> {
             "Temperature at which the driver slows the card down, shuts it down, or holds it to be hot.",
             |card| {
                 card.list(|told| {
-                    by("threshold", told.temperature_thresholds.iter().map(|(name, value)| (name, value.0)))
+                    by("threshold", told.temperature_thresholds.iter().map(|(name, value)| (*name, value.0)))
                 })
             },
         ),
         gauges("gpu_fan_speed_ratio", &["fan"], "Speed of a fan as a share of its nominal one.", |card| {
-            card.list(|told| by("fan", told.fans.iter().map(|(fan, speed)| (fan, speed.ratio()))))
+            card.list(|told| by("fan", told.fans.iter().map(|(fan, speed)| (*fan, speed.ratio()))))
         }),
     ]
 }
@@ -260,7 +260,7 @@ fn power<'a>() -> Vec<Series<Card<'a>>> {
             "gpu_power_limit_watts",
             &["limit"],
             "Limit on the power of the card, in effect and possible.",
-            |card| card.list(|told| by("limit", told.power_limits.iter().map(|(name, value)| (name, value.0)))),
+            |card| card.list(|told| by("limit", told.power_limits.iter().map(|(name, value)| (*name, value.0)))),
         ),
         counter("gpu_energy_joules_total", "Energy that the card has taken since the driver was loaded.", |card| {
             card.told(|told| told.energy).map(|joules| joules.0)
@@ -274,10 +274,13 @@ fn xids<'a>() -> Vec<Series<Card<'a>>> {
             "gpu_xid_errors_total",
             &["xid"],
             "Xid errors that the driver reported since the agent listens; a code is there from its first event on.",
-            |card| by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.count as f64))),
+            |card| by("xid", card.gpu.xids.iter().map(|(code, xid)| (code.to_string(), xid.count as f64))),
         ),
         gauges("gpu_xid_last_timestamp_seconds", &["xid"], "When the driver last reported this Xid error.", |card| {
-            by("xid", card.gpu.xids.iter().map(|(code, xid)| (code, xid.last.as_millisecond() as f64 / 1e3)))
+            by(
+                "xid",
+                card.gpu.xids.iter().map(|(code, xid)| (code.to_string(), xid.last.as_millisecond() as f64 / 1e3)),
+            )
         }),
     ]
 }

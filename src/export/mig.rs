@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::activity::Active;
 use super::card::gpu_labels;
-use super::series::{Labels, Series, Subject, gauge, gauges, info};
+use super::series::{Labels, Series, Subject, Text, gauge, gauges, info};
 use crate::cycle::Cycle;
 use crate::snapshot::Gpu;
 use crate::snapshot::gpu::Instance;
@@ -17,8 +17,8 @@ pub const PLACE: &[&str] = &["gpu_instance", "compute_instance"];
 
 pub fn place_labels(place: Place) -> Labels {
     let Place { gpu_instance, compute_instance } = place;
-    let compute_instance = compute_instance.map(|id| ("compute_instance", id.to_string()));
-    std::iter::once(("gpu_instance", gpu_instance.to_string())).chain(compute_instance).collect()
+    let compute_instance = compute_instance.map(|id| ("compute_instance", id.into()));
+    std::iter::once(("gpu_instance", gpu_instance.into())).chain(compute_instance).collect()
 }
 
 /// A compute instance.
@@ -45,7 +45,10 @@ pub fn compute_instances(cycle: &Cycle) -> Vec<ComputeInstance<'_>> {
 
 pub fn compute_instance<'a>() -> Vec<Series<ComputeInstance<'a>>> {
     vec![gauges("mig_info", &["mig_uuid", "profile"], "A MIG instance; 1.", |one| {
-        info([("mig_uuid", Some(one.instance.uuid.clone())), ("profile", one.instance.profile.clone())])
+        info([
+            ("mig_uuid", Some(one.instance.uuid.clone().into())),
+            ("profile", one.instance.profile.clone().map(Text::from)),
+        ])
     })]
 }
 
@@ -62,7 +65,7 @@ impl Subject for GpuInstance<'_> {
 
     fn labels(&self) -> Labels {
         let mut labels = gpu_labels(self.gpu.index, &self.gpu.uuid);
-        labels.push(("gpu_instance", self.id.to_string()));
+        labels.push(("gpu_instance", self.id.into()));
         labels
     }
 }

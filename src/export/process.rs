@@ -1,6 +1,7 @@
 //! Processes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::card::gpu_labels;
 use super::mig::{PLACE, place_labels};
@@ -15,7 +16,7 @@ pub struct OnCard<'a> {
     cycle: &'a Cycle,
     part: Part<'a>,
     process: &'a Process,
-    user: String,
+    user: Arc<str>,
 }
 
 impl Subject for OnCard<'_> {
@@ -23,7 +24,7 @@ impl Subject for OnCard<'_> {
 
     fn labels(&self) -> Labels {
         let mut labels = gpu_labels(self.part.gpu.index, &self.part.gpu.uuid);
-        labels.extend([("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]);
+        labels.extend([("pid", self.process.id.pid.into()), ("user", self.user.clone().into())]);
         labels
     }
 }
@@ -51,13 +52,15 @@ fn one(value: Option<f64>) -> Vec<Sample> {
 
 /// Those that have series of their own.
 pub fn shown(cycle: &Cycle) -> Vec<OnCard<'_>> {
+    chosen(cycle).map(|(part, process)| OnCard { cycle, part, process, user: part.user(&cycle.seen) }).collect()
+}
+
+fn chosen(cycle: &Cycle) -> impl Iterator<Item = (Part<'_>, &Process)> {
     let latest = latest(cycle);
     parts(&cycle.seen)
         .filter_map(|part| Some((part, part.process?)))
         .filter(|(part, process)| cycle.tallies.shown.contains(&(process.id, part.gpu.uuid.clone())))
-        .filter(|(_, process)| latest.get(&process.id.pid) == Some(&process.id.started))
-        .map(|(part, process)| OnCard { cycle, part, process, user: part.user(&cycle.seen) })
-        .collect()
+        .filter(move |(_, process)| latest.get(&process.id.pid) == Some(&process.id.started))
 }
 
 /// The start time of each pid's last holder. While the lists are read a pid can pass to another process; the labels
@@ -70,7 +73,7 @@ fn latest(cycle: &Cycle) -> BTreeMap<i32, u64> {
 pub struct Whole<'a> {
     cycle: &'a Cycle,
     process: &'a Process,
-    user: String,
+    user: Arc<str>,
     kind: Kind,
 }
 
@@ -78,7 +81,7 @@ impl Subject for Whole<'_> {
     const LABELS: &'static [&'static str] = &["pid", "user"];
 
     fn labels(&self) -> Labels {
-        vec![("pid", self.process.id.pid.to_string()), ("user", self.user.clone())]
+        vec![("pid", self.process.id.pid.into()), ("user", self.user.clone().into())]
     }
 }
 
@@ -123,10 +126,10 @@ pub fn process<'a>() -> Vec<Series<Whole<'a>>> {
 fn whole_info(whole: &Whole) -> Vec<Sample> {
     let process = whole.process;
     info([
-        ("uid", process.uid.map(|uid| uid.to_string())),
-        ("command", Some(process.command.clone())),
-        ("kind", Some(whole.kind.as_str().to_owned())),
-        ("owner_confidence", Some(process.confidence.as_str().to_owned())),
+        ("uid", process.uid.map(|uid| uid.0.into())),
+        ("command", Some(process.command.clone().into())),
+        ("kind", Some(whole.kind.as_str().into())),
+        ("owner_confidence", Some(process.confidence.as_str().into())),
     ])
 }
 
@@ -180,7 +183,7 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
         gauge("processes_omitted", "Pairs of process and card without series of their own.", |cycle| {
             cycle.seen.gpus.as_ref().ok()?;
             let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
-            Some(pairs.saturating_sub(shown(cycle).len()) as f64)
+            Some(pairs.saturating_sub(chosen(cycle).count()) as f64)
         }),
         gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| {
             cycle.seen.gpus.as_ref().ok().map(|_| cycle.exempt.len() as f64)

@@ -1,6 +1,7 @@
 //! Rules, and what came of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::series::{Labels, Sample, Series, Subject, by, counters, gauges, info, truth};
 use crate::cycle::Cycle;
@@ -19,7 +20,7 @@ impl Subject for OfRule<'_> {
     const LABELS: &'static [&'static str] = &["rule"];
 
     fn labels(&self) -> Labels {
-        vec![("rule", self.rule.name.to_string())]
+        vec![("rule", self.rule.name.shared().into())]
     }
 }
 
@@ -27,37 +28,31 @@ pub fn rules(cycle: &Cycle) -> Vec<OfRule<'_>> {
     cycle.rules().rules.iter().map(|rule| OfRule { cycle, rule }).collect()
 }
 
-impl<'a> OfRule<'a> {
-    /// How each subject stands that the rule judges.
-    fn standings(&self) -> impl Iterator<Item = (&'a Judgement, Standing)> + use<'a> {
-        let Self { cycle, rule } = *self;
-        let judged = cycle.judgements.iter().filter(move |one| one.key.rule == rule.name);
-        judged.map(|judgement| (judgement, cycle.standing(judgement)))
-    }
-
+impl OfRule<'_> {
     fn subjects(&self) -> Vec<Sample> {
-        let standings: Vec<Standing> = self.standings().map(|(_, standing)| standing).collect();
-        let count = |standing| standings.iter().filter(|other| **other == standing).count() as f64;
+        let of = |standing| self.cycle.standings.subjects.get(&(self.rule.name.clone(), standing));
+        let count = |standing| of(standing).map_or(0.0, |count| *count as f64);
         by("state", Standing::ALL.map(|standing| (standing.as_str(), count(standing))))
     }
 
     fn violations(&self) -> Vec<Sample> {
-        let mut count: BTreeMap<(Option<&Card>, String, Standing), f64> = BTreeMap::new();
-        for (judgement, standing) in self.standings().filter(|(_, standing)| standing.is_violation()) {
+        let mut count: BTreeMap<(Option<&Card>, Arc<str>, Standing), f64> = BTreeMap::new();
+        for judgement in self.cycle.standings.violations.iter().filter(|one| one.key.rule == self.rule.name) {
+            let standing = self.cycle.standing(judgement);
             *count.entry((judgement.gpu.as_deref(), owner(judgement), standing)).or_default() += 1.0;
         }
         count.into_iter().map(|((card, user, standing), count)| (violation(card, user, standing), count)).collect()
     }
 }
 
-fn owner(judgement: &Judgement) -> String {
-    judgement.owner.as_ref().map_or_else(String::new, |owner| owner.name.clone())
+fn owner(judgement: &Judgement) -> Arc<str> {
+    judgement.owner.as_ref().map_or_else(Arc::default, |owner| owner.name.clone())
 }
 
-fn violation(card: Option<&Card>, user: String, standing: Standing) -> Labels {
-    let mut labels = vec![("user", user), ("state", standing.as_str().to_owned())];
-    labels.extend(card.map(|card| ("gpu", card.index.to_string())));
-    labels.extend(card.map(|card| ("uuid", card.uuid.0.clone())));
+fn violation(card: Option<&Card>, user: Arc<str>, standing: Standing) -> Labels {
+    let mut labels = vec![("user", user.into()), ("state", standing.as_str().into())];
+    labels.extend(card.map(|card| ("gpu", card.index.into())));
+    labels.extend(card.map(|card| ("uuid", card.uuid.0.clone().into())));
     labels
 }
 
@@ -65,9 +60,9 @@ pub fn rule<'a>() -> Vec<Series<OfRule<'a>>> {
     vec![
         gauges("rule_info", &["about", "mode", "severity"], "A rule, with the mode in effect; 1.", |of| {
             info([
-                ("about", Some(of.rule.about.as_str().to_owned())),
-                ("mode", Some(of.rule.effective_mode(of.cycle.rules().mode).as_str().to_owned())),
-                ("severity", Some(of.rule.severity.as_str().to_owned())),
+                ("about", Some(of.rule.about.as_str().into())),
+                ("mode", Some(of.rule.effective_mode(of.cycle.rules().mode).as_str().into())),
+                ("severity", Some(of.rule.severity.as_str().into())),
             ])
         }),
         gauges("rule_subjects", &["state"], "Subjects of a rule, by how they stand.", OfRule::subjects),
@@ -107,15 +102,15 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
 }
 
 fn episodes(tallies: &Tallies) -> Vec<Sample> {
-    let sample = |((rule, user), count): (&(RuleName, String), &u64)| {
-        (vec![("rule", rule.to_string()), ("user", user.clone())], *count as f64)
+    let sample = |((rule, user), count): (&(RuleName, Arc<str>), &u64)| {
+        (vec![("rule", rule.shared().into()), ("user", user.clone().into())], *count as f64)
     };
     tallies.episodes.iter().map(sample).collect()
 }
 
 fn actions(tallies: &Tallies) -> Vec<Sample> {
-    let labels = |rule: &RuleName, action: &str, outcome: &str| {
-        vec![("rule", rule.to_string()), ("action", action.to_owned()), ("outcome", outcome.to_owned())]
+    let labels = |rule: &RuleName, action: &'static str, outcome: &'static str| {
+        vec![("rule", rule.shared().into()), ("action", action.into()), ("outcome", outcome.into())]
     };
     tallies
         .actions
@@ -127,7 +122,7 @@ fn actions(tallies: &Tallies) -> Vec<Sample> {
 fn notifications(sent: &BTreeMap<(ChannelName, &'static str), u64>) -> Vec<Sample> {
     sent.iter()
         .map(|((channel, outcome), count)| {
-            (vec![("channel", channel.to_string()), ("outcome", (*outcome).to_owned())], *count as f64)
+            (vec![("channel", channel.to_string().into()), ("outcome", (*outcome).into())], *count as f64)
         })
         .collect()
 }

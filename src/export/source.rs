@@ -1,6 +1,6 @@
 //! Sources, and the driver among them.
 
-use super::series::{Labels, Sample, Series, Subject, counter, counters, gauge, gauges, info, truth};
+use super::series::{Labels, Sample, Series, Subject, Text, counter, counters, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::snapshot::Health;
 
@@ -8,7 +8,7 @@ impl Subject for Health {
     const LABELS: &'static [&'static str] = &["source"];
 
     fn labels(&self) -> Labels {
-        vec![("source", self.source.as_str().to_owned())]
+        vec![("source", self.source.as_str().into())]
     }
 }
 
@@ -37,9 +37,9 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
             "Versions of the driver; 1.",
             |cycle| match &cycle.seen.driver {
                 Ok(driver) => info([
-                    ("driver_version", driver.driver_version.clone()),
-                    ("nvml_version", driver.nvml_version.clone()),
-                    ("cuda_version", driver.cuda_version.clone()),
+                    ("driver_version", driver.driver_version.clone().map(Text::from)),
+                    ("nvml_version", driver.nvml_version.clone().map(Text::from)),
+                    ("cuda_version", driver.cuda_version.clone().map(Text::from)),
                 ]),
                 Err(_) => Vec::new(),
             },
@@ -50,8 +50,6 @@ pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
 fn nvml_errors(cycle: &&Cycle) -> Vec<Sample> {
     let errors = cycle.seen.nvml_errors.iter();
     errors
-        .map(|((call, error), count)| {
-            (vec![("call", (*call).to_owned()), ("error", (*error).to_owned())], *count as f64)
-        })
+        .map(|((call, error), count)| (vec![("call", (*call).into()), ("error", (*error).into())], *count as f64))
         .collect()
 }

@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::prelude::*;
@@ -11,8 +12,8 @@ use serde::Deserialize;
 
 use super::series::{Kind, Labels};
 use super::*;
-use crate::cycle::fixture;
-use crate::cycle::tallies::{Tallies, Turn};
+use crate::cycle::tallies::Turn;
+use crate::cycle::{Standings, fixture};
 use crate::snapshot::{Fault, GpuFault, Hold, Kind as Lists, Lookup, ProcessId, Snapshot, Source};
 use crate::units::{Celsius, Percent, Uid};
 
@@ -52,17 +53,17 @@ fn page_of(seen: Snapshot) -> String {
 
 fn page_with(seen: Snapshot, change: impl FnOnce(&mut Cycle)) -> String {
     let mut cycle = Cycle { seen, ..fixture::cycle() };
-    cycle.tallies = Tallies::default();
+    cycle.tallies = Arc::default();
     change(&mut cycle);
     let turn = Turn {
         before: None,
         now: &cycle.seen,
-        judgements: &cycle.judgements,
+        judgements: &[],
         outcomes: &[],
         took: Duration::ZERO,
         setup: &cycle.setup,
     };
-    cycle.tallies.count(&turn);
+    Arc::make_mut(&mut cycle.tallies).count(&turn);
     text(&cycle)
 }
 
@@ -97,7 +98,7 @@ fn hostile(seen: &mut Snapshot) {
     told.temperature = Some(Celsius(f64::NAN));
     told.utilization = Some(Percent(f64::INFINITY));
     told.temperature_thresholds.push(("slowdown", Celsius(1.0)));
-    gpus[0].identity.model = Some("x=\"1\"} 9\nfake_metric 1".into());
+    Arc::make_mut(&mut gpus[0].identity).model = Some("x=\"1\"} 9\nfake_metric 1".into());
     // One process in two entries of one list, and a pid that passed to another process between two lists.
     let twice = gpus[0].holds.as_ref().unwrap()[0].clone();
     gpus[0].holds.as_mut().unwrap().push(Hold { kind: Lists::Graphics, utilization: Some(Percent(f64::NAN)), ..twice });
@@ -213,7 +214,7 @@ impl Subject for Labelled {
     const LABELS: &'static [&'static str] = &["command"];
 
     fn labels(&self) -> Labels {
-        vec![("command", self.0.clone())]
+        vec![("command", self.0.clone().into())]
     }
 }
 
@@ -282,6 +283,7 @@ fn family<T: Subject>(row: &Series<T>, subjects: &[T]) -> MetricFamily {
     for subject in subjects {
         row.read.each(subject, |more, value| {
             let labels = [subject.labels(), more].concat();
+            let labels: Vec<_> = labels.into_iter().map(|(name, value)| (name, value.to_string())).collect();
             // An empty value is the same as none.
             if seen.insert(labels.iter().filter(|(_, value)| !value.is_empty()).cloned().collect::<BTreeSet<_>>()) {
                 let mut metric = metric(value);
@@ -385,7 +387,7 @@ fn labels_that_belong_to_whoever_scrapes_are_never_ours() {
 #[test]
 fn the_first_page_has_every_combination_with_zero() {
     let page = page_with(fixture::snapshot(0), |cycle| {
-        cycle.judgements.clear();
+        cycle.standings = Standings::default();
         cycle.notifications.values_mut().for_each(|count| *count = 0);
     });
     let zeros = |name: &str| lines_with(&page, name).iter().filter(|line| line.ends_with(" 0")).count();
@@ -428,12 +430,12 @@ fn bench_a_page_of_eight_cards_with_sixteen_processes_each() {
         let turn = Turn {
             before: Some(&before),
             now: &cycle.seen,
-            judgements: &cycle.judgements,
+            judgements: &[],
             outcomes: &[],
             took: Duration::ZERO,
             setup: &setup,
         };
-        cycle.tallies.count(&turn);
+        Arc::make_mut(&mut cycle.tallies).count(&turn);
         let counted = std::time::Instant::now();
         bytes = super::page(&cycle).len();
         for (sum, part) in spent.iter_mut().zip([counted - begun, counted.elapsed()]) {

@@ -5,11 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use super::Sink;
-use super::series::{Kind, Labels, Series, Subject};
+use super::series::{Kind, Labels, Series, Subject, Text};
 
 /// What is asked for at first. So much comes from the kernel and goes back to it, page by page as it is filled: it leaves no
 /// holes between what lives longer.
 const ROOM: usize = 1 << 20;
+
+/// The length that most labels do not exceed on the mean, name and value and what stands around them.
+const LABEL: usize = 24;
+
+/// What has a backslash before it in the value of a label.
+const SPECIAL: &[u8] = b"\\\n\"";
 
 pub struct Page(String);
 
@@ -88,17 +94,30 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// An f64 is written as Prometheus reads it. A whole number is written the same and faster as one.
+    /// An f64 is written as Prometheus reads it. Whole numbers and hundredths, which most values are, are written the same
+    /// and faster as integers.
     fn value(&mut self, value: f64) {
-        let whole = value as i64;
-        let is_whole = whole as f64 == value && whole.abs() < 1 << f64::MANTISSA_DIGITS && !value.is_sign_negative();
-        let written = if is_whole { write!(self.0, "{whole}") } else { write!(self.0, "{value}") };
+        let written = match hundredths(value) {
+            Some((whole, 0)) => write!(self.0, "{whole}"),
+            Some((whole, rest)) if rest % 10 == 0 => write!(self.0, "{whole}.{}", rest / 10),
+            Some((whole, rest)) => write!(self.0, "{whole}.{rest:02}"),
+            None => write!(self.0, "{value}"),
+        };
         written.expect("a string takes it all");
     }
 
     fn all<const N: usize>(&mut self, parts: [&str; N]) {
         parts.into_iter().for_each(|part| self.0.push_str(part));
     }
+}
+
+/// The whole part and the hundredths of a number that has no more digits: so few that no shorter number is read as it.
+fn hundredths(value: f64) -> Option<(u64, u64)> {
+    const MOST: f64 = 1e15;
+    let hundredths = (value * 100.0).round();
+    let exact = hundredths / 100.0 == value && hundredths < MOST && value.is_sign_positive();
+    let whole = hundredths as u64;
+    exact.then_some((whole / 100, whole % 100))
 }
 
 fn named<T: Subject>(subjects: &[T]) -> Vec<Named<'_, T>> {
@@ -136,13 +155,16 @@ fn are_in_order(labels: &Labels, known: &[&str]) -> bool {
     labels.iter().all(|(name, _)| known.any(|known| known == name))
 }
 
-fn write_labels<'a>(labels: impl Iterator<Item = &'a (&'static str, String)>) -> String {
-    let mut text = String::new();
+fn write_labels<'a>(labels: impl Iterator<Item = &'a (&'static str, Text)>) -> String {
+    let mut text = String::with_capacity(labels.size_hint().1.map_or(0, |most| most * LABEL));
     for (name, value) in labels {
         text.push_str(if text.is_empty() { "" } else { "," });
         text.push_str(name);
         text.push_str("=\"");
-        escape(&mut text, value, b"\\\n\"");
+        match value.as_str() {
+            Some(value) => escape(&mut text, value, SPECIAL),
+            None => write!(text, "{value}").expect("a string takes it all"),
+        }
         text.push('"');
     }
     text
@@ -160,4 +182,47 @@ fn escape(text: &mut String, raw: &str, these: &[u8]) {
         rest = after;
     }
     text.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(value: f64) -> String {
+        let mut page = Page(String::new());
+        page.value(value);
+        page.0
+    }
+
+    #[test]
+    fn a_number_is_written_as_a_float_is() {
+        let odd = [
+            0.0,
+            -0.0,
+            -1.0,
+            -0.25,
+            0.1 + 0.2,
+            1.005,
+            0.005,
+            1e-7,
+            1e13,
+            1e15,
+            1e16,
+            1e22,
+            f64::MAX,
+            f64::MIN_POSITIVE,
+            9_007_199_254_740_993.0,
+            9_999_999_999_999.99,
+            99_999_999_999_999.98,
+            1_764_553_612.123,
+        ];
+        let hundredths = (0..30_000).map(|number| f64::from(number) / 100.0);
+        let late = (0..30_000).map(|number| 1_764_553_612.0 + f64::from(number) / 100.0);
+        let large = (0..50).map(|power| (1_u64 << power) as f64 + 0.25);
+        // Not all of them are the nearest to what they seem to be.
+        let sums = (0..30_000).scan(0.0, |sum, _| Some(std::mem::replace(sum, *sum + 0.01)));
+        for value in odd.into_iter().chain(hundredths).chain(late).chain(large).chain(sums) {
+            assert_eq!(written(value), value.to_string());
+        }
+    }
 }

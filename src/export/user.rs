@@ -1,26 +1,27 @@
 //! Users.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::card::gpu_labels;
+use super::card::{Card, gpu_labels};
 use super::series::{Labels, Series, Subject, counter, gauge};
 use crate::cycle::Cycle;
 use crate::cycle::tallies::CardTime;
-use crate::cycle::usage::{Usage, usages};
+use crate::cycle::usage::Usage;
 use crate::snapshot::{GpuUuid, User};
 
 /// Who a user is.
 pub struct Person<'a> {
     user: &'a User,
-    group: Option<&'a str>,
+    group: Option<&'a Arc<str>>,
 }
 
 impl Subject for Person<'_> {
     const LABELS: &'static [&'static str] = &["user", "uid", "group"];
 
     fn labels(&self) -> Labels {
-        let mut labels = vec![("user", self.user.label()), ("uid", self.user.uid.to_string())];
-        labels.extend(self.group.map(|group| ("group", group.to_owned())));
+        let mut labels = vec![("user", self.user.label().into()), ("uid", self.user.uid.0.into())];
+        labels.extend(self.group.map(|group| ("group", group.clone().into())));
         labels
     }
 }
@@ -32,9 +33,9 @@ pub fn people(cycle: &Cycle) -> Vec<Person<'_>> {
 }
 
 /// The first of his groups that the configuration names, else his primary one.
-fn group<'a>(user: &'a User, named: &BTreeSet<String>) -> Option<&'a str> {
+fn group<'a>(user: &'a User, named: &BTreeSet<String>) -> Option<&'a Arc<str>> {
     let groups = user.groups.known()?;
-    let group = groups.iter().find(|group| named.contains(&group.name)).or(groups.first())?;
+    let group = groups.iter().find(|group| named.contains(&*group.name)).or(groups.first())?;
     Some(&group.name)
 }
 
@@ -49,7 +50,7 @@ pub fn info<'a>() -> Vec<Series<Person<'a>>> {
 /// A user on one card.
 pub struct OnCard<'a> {
     cycle: &'a Cycle,
-    usage: Usage<'a>,
+    usage: &'a Usage<'a>,
 }
 
 impl Subject for OnCard<'_> {
@@ -60,14 +61,14 @@ impl Subject for OnCard<'_> {
     }
 }
 
-fn user_on(index: u32, uuid: &GpuUuid, user: &str) -> Labels {
+fn user_on(index: u32, uuid: &GpuUuid, user: &Arc<str>) -> Labels {
     let mut labels = gpu_labels(index, uuid);
-    labels.push(("user", user.to_owned()));
+    labels.push(("user", user.clone().into()));
     labels
 }
 
-pub fn on_cards(cycle: &Cycle) -> Vec<OnCard<'_>> {
-    usages(&cycle.seen).into_iter().map(|usage| OnCard { cycle, usage }).collect()
+pub fn on_cards<'a>(cycle: &'a Cycle, cards: &'a [Card<'a>]) -> Vec<OnCard<'a>> {
+    cards.iter().flat_map(|card| &card.usages).map(|usage| OnCard { cycle, usage }).collect()
 }
 
 pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
@@ -83,7 +84,7 @@ pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
 
 /// A user on the whole node.
 pub struct OnNode {
-    user: String,
+    user: Arc<str>,
     /// Cards on which he holds more than the footprint, and processes, where both are known.
     gpus: Option<u64>,
     processes: Option<u64>,
@@ -93,20 +94,19 @@ impl Subject for OnNode {
     const LABELS: &'static [&'static str] = &["user"];
 
     fn labels(&self) -> Labels {
-        vec![("user", self.user.clone())]
+        vec![("user", self.user.clone().into())]
     }
 }
 
 /// Everybody who is known has nothing, unless he has something, or a list could not be read.
-pub fn users(cycle: &Cycle) -> Vec<OnNode> {
-    let usages = usages(&cycle.seen);
-    let mut by_user: BTreeMap<String, Vec<&Usage>> = BTreeMap::new();
+pub fn users(cycle: &Cycle, cards: &[Card]) -> Vec<OnNode> {
+    let mut by_user: BTreeMap<Arc<str>, Vec<&Usage>> = BTreeMap::new();
     by_user.extend(cycle.tallies.people.values().map(|user| (user.label(), Vec::new())));
-    for usage in &usages {
+    for usage in cards.iter().flat_map(|card| &card.usages) {
         by_user.entry(usage.user.clone()).or_default().push(usage);
     }
     let all_read = lists_are_whole(cycle);
-    let user = |(user, usages): (String, Vec<&Usage>)| OnNode {
+    let user = |(user, usages): (Arc<str>, Vec<&Usage>)| OnNode {
         gpus: gpus(cycle, &usages).filter(|_| all_read),
         processes: all_read.then(|| processes(&usages)),
         user,
@@ -145,7 +145,7 @@ pub fn user() -> Vec<Series<OnNode>> {
 /// The time of a user on one card, up to a day after he left.
 pub struct Time<'a> {
     cycle: &'a Cycle,
-    user: &'a str,
+    user: &'a Arc<str>,
     uuid: &'a GpuUuid,
     time: &'a CardTime,
 }

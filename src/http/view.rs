@@ -252,7 +252,7 @@ impl Topology {
         let cards = seen.topology.cards.iter().filter_map(|(uuid, wiring)| {
             Some(Wiring {
                 gpu: *numbers.get(uuid)?,
-                uuid: uuid.0.clone(),
+                uuid: uuid.0.to_string(),
                 numa_nodes: wiring.numa_nodes.clone(),
                 nvswitch_links: wiring.switch_links,
             })
@@ -262,7 +262,7 @@ impl Topology {
             ends.sort();
             Some(Relation {
                 gpus: ends.map(|(number, _)| number),
-                uuids: ends.map(|(_, uuid)| uuid.0.clone()),
+                uuids: ends.map(|(_, uuid)| uuid.0.to_string()),
                 pcie: relation.pcie.map(str::to_owned),
                 nvlinks: relation.nvlinks,
             })
@@ -282,13 +282,13 @@ impl Card {
         let holders = usages_of(seen, gpu).into_iter().map(|usage| Holder {
             memory: usage.memory().exact().map(|bytes| bytes.0),
             processes: usage.parts.iter().map(|part| Process::of(cycle, part)).collect(),
-            user: Some(usage.user).filter(|user| !user.is_empty()),
+            user: Some(usage.user.to_string()).filter(|user| !user.is_empty()),
         });
         let rights = seen.assignments.holding(seen.at.wall);
         Self {
             index: gpu.index,
-            uuid: gpu.uuid.0.clone(),
-            model: gpu.identity.model.clone(),
+            uuid: gpu.uuid.0.to_string(),
+            model: gpu.identity.model.as_deref().map(str::to_owned),
             fault: gpu.readings.as_ref().err().map(|fault| fault.0.to_owned()),
             holders_fault: gpu.holds.as_ref().err().map(|fault| fault.what.clone()),
             utilization: told.and_then(|told| told.utilization).map(|share| share.ratio()),
@@ -347,7 +347,7 @@ impl Process {
         let age = part.process.map(|process| cycle.seen.at.boot.saturating_sub(process.id.start()));
         Self {
             pid: part.hold.pid,
-            command: part.process.map(|process| process.command.clone()),
+            command: part.process.map(|process| process.command.to_string()),
             memory: part.hold.memory.map(|bytes| bytes.0),
             utilization: part.hold.utilization.map(|share| share.ratio()),
             age_seconds: age.map(|age| age.as_secs_f64()),
@@ -382,8 +382,7 @@ impl CardRight {
 }
 
 fn violations(cycle: &Cycle) -> Vec<Violation> {
-    let broken = cycle.judgements.iter().filter(|judgement| cycle.standing(judgement).is_violation());
-    broken.filter_map(|judgement| Violation::of(cycle, judgement)).collect()
+    cycle.standings.violations.iter().filter_map(|judgement| Violation::of(cycle, judgement)).collect()
 }
 
 impl Violation {
@@ -402,9 +401,9 @@ impl Violation {
             mode: rule.effective_mode(cycle.rules().mode),
             severity: rule.severity.as_str().to_owned(),
             subject: subject(cycle, &judgement.key),
-            user: judgement.owner.as_ref().map(|owner| owner.name.clone()),
+            user: judgement.owner.as_ref().map(|owner| owner.name.to_string()),
             gpu: judgement.gpu.as_ref().map(|card| card.index),
-            uuid: judgement.gpu.as_ref().map(|card| card.uuid.0.clone()),
+            uuid: judgement.gpu.as_ref().map(|card| card.uuid.0.to_string()),
             state: cycle.standing(judgement).as_str().to_owned(),
             since: episode.map(|episode| episode.began),
             climbed: episode.map_or(0, |episode| episode.climbed.len()),
@@ -420,7 +419,7 @@ impl Violation {
 fn subject(cycle: &Cycle, key: &EpisodeKey) -> String {
     let card = key.subject.gpu().map(|uuid| match cycle.seen.gpu(uuid) {
         Some(gpu) => format!("GPU {}", gpu.index),
-        None => uuid.0.clone(),
+        None => uuid.0.to_string(),
     });
     let who = match &key.subject {
         Subject::Process { id, .. } => match cycle.seen.processes.get(id) {
@@ -428,7 +427,7 @@ fn subject(cycle: &Cycle, key: &EpisodeKey) -> String {
             None => Some(format!("process {}", id.pid)),
         },
         Subject::User { uid, .. } => {
-            Some(cycle.tallies.people.get(uid).map_or_else(|| uid.to_string(), |user| user.label()))
+            Some(cycle.tallies.people.get(uid).map_or_else(|| uid.to_string(), |user| user.label().to_string()))
         }
         Subject::Gpu { .. } => None,
     };
@@ -499,7 +498,7 @@ impl Action {
             at: recent.at,
             rule: recent.key.rule.to_string(),
             subject: subject(cycle, &recent.key),
-            user: recent.user.clone(),
+            user: recent.user.as_deref().map(str::to_owned),
             action: recent.action.to_owned(),
             pid: recent.target.map(|target| target.pid),
             outcome: recent.result.as_str().to_owned(),

@@ -133,7 +133,7 @@ enum Value {
     /// A number of such things; `None` where the fact does not apply.
     Number(Option<Extent>, fn(f64) -> String),
     /// `None` where it is not known; none at all where the fact does not apply.
-    Words(Option<Vec<String>>),
+    Words(Option<Vec<Arc<str>>>),
     Kind(Option<Kind>),
     Index(Option<u32>),
     Time(Timestamp),
@@ -200,7 +200,7 @@ fn see(condition: &Condition, view: &View, now: &Snapshot) -> (Value, Truth) {
         }
         Condition::User(words) => word(view.user_name(), words),
         Condition::Group(words) => word(view.groups(), words),
-        Condition::Uid(words) => word(view.user().map(|user| vec![user.uid.to_string()]), words),
+        Condition::Uid(words) => word(view.user().map(|user| vec![user.uid.to_string().into()]), words),
         Condition::Command(words) => word(view.seen().map(|seen| vec![seen.process.command.clone()]), words),
         Condition::Executable(words) => {
             word(view.seen().and_then(|seen| seen.process.executable.clone()).map(|it| vec![it]), words)
@@ -249,8 +249,8 @@ fn count(number: f64) -> String {
 }
 
 /// Whether one of the values is as one of the words says. No values: the fact does not apply, and equals nothing.
-fn word(values: Option<Vec<String>>, words: &Words) -> (Value, Truth) {
-    let fits = |values: &Vec<String>| words.iter().any(|word| values.iter().any(|value| wildcard(word, value)));
+fn word(values: Option<Vec<Arc<str>>>, words: &Words) -> (Value, Truth) {
+    let fits = |values: &Vec<Arc<str>>| words.iter().any(|word| values.iter().any(|value| wildcard(word, value)));
     let truth = Truth::from(values.as_ref().map(fits));
     (Value::Words(values), truth)
 }
@@ -390,16 +390,16 @@ impl<'a> View<'a> {
     }
 
     /// The name, or the uid in digits where the directory has none.
-    fn user_name(&self) -> Option<Vec<String>> {
+    fn user_name(&self) -> Option<Vec<Arc<str>>> {
         let user = self.user()?;
         match &user.name {
             Lookup::Known(name) => Some(vec![name.clone()]),
-            Lookup::Absent => Some(vec![user.uid.to_string()]),
+            Lookup::Absent => Some(vec![user.uid.to_string().into()]),
             Lookup::Pending => None,
         }
     }
 
-    fn groups(&self) -> Option<Vec<String>> {
+    fn groups(&self) -> Option<Vec<Arc<str>>> {
         match &self.user()?.groups {
             Lookup::Known(groups) => Some(groups.iter().map(|group| group.name.clone()).collect()),
             Lookup::Absent => Some(Vec::new()),

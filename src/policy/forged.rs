@@ -19,7 +19,7 @@ impl Verdict {
             mode,
             rung: 0,
             deed,
-            owner: Some(Person { uid, name: format!("user{uid}") }),
+            owner: Some(Person { uid, name: format!("user{uid}").into() }),
             gpu: None,
             targets: Vec::new(),
             evidence: Vec::new(),

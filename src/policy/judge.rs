@@ -30,17 +30,26 @@ pub(super) struct Judged {
     pub entitled: Vec<Person>,
 }
 
+/// The cards of a snapshot as people name them.
+pub(super) type Cards<'a> = BTreeMap<&'a GpuUuid, Arc<Card>>;
+
+pub(super) fn cards(now: &Snapshot) -> Cards<'_> {
+    now.cards().iter().map(|gpu| (&gpu.uuid, Arc::new(card(gpu)))).collect()
+}
+
 /// Judges every subject that the rule has now, and every one that is remembered.
 pub(super) fn subjects<'a>(
     rule: &'a Rule,
     rules: &'a Rules,
     now: &'a Snapshot,
     seen: &[Seen<'a>],
+    cards: &'a Cards<'a>,
     before: &State,
 ) -> Vec<Judged> {
-    let asked = rule.when.iter().flat_map(Condition::leaves).map(|leaf| leaf.asked().into()).collect();
-    let cards = now.cards().iter().map(|gpu| (&gpu.uuid, Arc::new(card(gpu)))).collect();
-    let bench = Bench { rule, rules, now, asked, cards };
+    let asked = rule.when.iter().flat_map(Condition::leaves).map(|leaf| (leaf, leaf.asked().into())).collect();
+    let rights = asked_of_each(&rule.when, true).chain(asked_of_each(&rule.unless, false)).collect();
+    let asks_for_rights = rule.asks_for_rights();
+    let bench = Bench { rule, rules, now, asked, rights, asks_for_rights, cards };
     let mut judged: Vec<Judged> = match rule.about {
         About::Process => seen.iter().filter_map(|seen| bench.process(seen)).collect(),
         About::User => bench.users(seen),
@@ -77,9 +86,12 @@ struct Bench<'a> {
     rule: &'a Rule,
     rules: &'a Rules,
     now: &'a Snapshot,
-    /// What each leaf of `when` asks, in words.
-    asked: Vec<Arc<str>>,
-    cards: BTreeMap<&'a GpuUuid, Arc<Card>>,
+    /// Each leaf of `when`, and what it asks in words.
+    asked: Vec<(&'a Condition, Arc<str>)>,
+    /// The questions about a right that every process of a subject must answer for itself, and the answer that is wanted.
+    rights: Vec<(&'a Condition, bool)>,
+    asks_for_rights: bool,
+    cards: &'a Cards<'a>,
 }
 
 impl<'a> Bench<'a> {
@@ -234,11 +246,9 @@ impl<'a> Bench<'a> {
     }
 
     fn evidence(&self, view: &View) -> Vec<Evidence> {
-        let leaves = self.rule.when.iter().flat_map(Condition::leaves);
-        let asked = self.asked.iter().cloned();
         // As many as there are, in one piece: there is one of these for every subject of every rule.
         let mut evidence = Vec::with_capacity(self.asked.len());
-        evidence.extend(leaves.zip(asked).map(|(leaf, asked)| facts::look(leaf, asked, view, self.now)));
+        evidence.extend(self.asked.iter().map(|(leaf, asked)| facts::look(leaf, asked.clone(), view, self.now)));
         evidence
     }
 
@@ -255,16 +265,15 @@ impl<'a> Bench<'a> {
     fn counts(&self, seen: &Seen) -> Truth {
         let view = View::Process(seen);
         let among = self.rule.among.iter().map(|condition| facts::truth(condition, &view, self.now));
-        let rights = asked_of_each(&self.rule.when, true).chain(asked_of_each(&self.rule.unless, false));
-        let rights = rights.map(|(condition, wanted)| {
+        let rights = self.rights.iter().map(|(condition, wanted)| {
             let truth = facts::truth(condition, &view, self.now);
-            if wanted { truth } else { !truth }
+            if *wanted { truth } else { !truth }
         });
         Truth::all(among.chain(rights))
     }
 
     fn right(&self, seen: &Seen) -> Option<bool> {
-        if !self.rule.asks_for_rights() {
+        if !self.asks_for_rights {
             return None;
         }
         self.now.assignments.assigned(seen.asker(None), &seen.gpu.uuid, self.now.at.wall).known()
@@ -279,7 +288,9 @@ impl<'a> Bench<'a> {
         let rights =
             times.flat_map(|at| self.now.assignments.holding(at)).filter(|(_, right)| right.gpus.known.contains(gpu));
         let people = rights.filter_map(|(_, right)| match &right.to {
-            Grantee::User { uid, name } if Some(*uid) != owner => Some(Person { uid: *uid, name: name.clone() }),
+            Grantee::User { uid, name } if Some(*uid) != owner => {
+                Some(Person { uid: *uid, name: name.as_str().into() })
+            }
             _ => None,
         });
         people.collect::<BTreeSet<_>>().into_iter().collect()

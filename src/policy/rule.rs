@@ -144,6 +144,10 @@ impl RuleName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    pub fn shared(&self) -> Arc<str> {
+        self.0.clone()
+    }
 }
 
 impl Scalar for RuleName {

@@ -1,6 +1,7 @@
 //! How far each ladder has come: a value that survives a restart of the agent.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -60,7 +61,7 @@ pub struct Sighting {
 /// A warning that was delivered.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Warned {
-    pub name: String,
+    pub name: Arc<str>,
     /// Boot time by which it had been delivered.
     pub at: Duration,
     pub channels: Vec<ChannelName>,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
@@ -80,7 +81,7 @@ impl Node {
             started: value(of, "started").map_or(8_640_000, |text| text.parse().unwrap()),
         };
         let gpu = |index: u32| Gpu {
-            identity: Identity { model: Some("NVIDIA H200".into()), ..Identity::default() },
+            identity: Arc::new(Identity { model: Some("NVIDIA H200".into()), ..Identity::default() }),
             readings: Ok(Readings {
                 memory: Memory { total: Some(Bytes(80 << 30)), ..Memory::default() },
                 ..Readings::default()
@@ -95,7 +96,7 @@ impl Node {
                     ..Hold::new(*pid, Ok(id(*pid, of)), Kind::Compute, BOOT)
                 })
                 .collect()),
-            ..Gpu::named(GpuUuid(format!("GPU-{index}")), index)
+            ..Gpu::named(GpuUuid(format!("GPU-{index}").into()), index)
         };
         let process = |pid: i32, of: &BTreeMap<String, String>| Process {
             id: id(pid, of),
@@ -114,7 +115,7 @@ impl Node {
         };
         let rights = self.rights.iter().map(|(uid, index)| Right {
             to: Grantee::User { uid: Uid(*uid), name: uid.to_string() },
-            gpus: Cards { known: [GpuUuid(format!("GPU-{index}"))].into(), unresolved: Vec::new() },
+            gpus: Cards { known: [GpuUuid(format!("GPU-{index}").into())].into(), unresolved: Vec::new() },
             when: Validity::default(),
         });
         let answer = if self.source_silent {
@@ -122,8 +123,11 @@ impl Node {
         } else {
             Ok(Answer { at: boot, rights: rights.collect() })
         };
-        let user =
-            |uid| User { uid: Uid(uid), name: Lookup::Known(format!("u{uid}")), groups: Lookup::Known(Vec::new()) };
+        let user = |uid| User {
+            uid: Uid(uid),
+            name: Lookup::Known(format!("u{uid}").into()),
+            groups: Lookup::Known(Vec::new()),
+        };
         Snapshot {
             at: Moment { wall: Timestamp::UNIX_EPOCH + at, boot },
             boot_id: "boot".into(),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -10,10 +11,11 @@ use super::Reading;
 use super::hold::{Hold, Place};
 use super::readings::{Activity, Memory, Readings};
 
-/// The identity of a card (`nvmlDeviceGetUUID`). Index, minor number and CUDA ordinal are names of it, never this.
+/// The identity of a card (`nvmlDeviceGetUUID`). Index, minor number and CUDA ordinal are names of it, never this. Every
+/// process and every ladder on it bears it: they share it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct GpuUuid(pub String);
+pub struct GpuUuid(pub Arc<str>);
 
 impl fmt::Display for GpuUuid {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -30,7 +32,7 @@ pub struct Gpu {
     /// Whether the index still means this card: it is the one that was pinned to it. Otherwise what people mean by the
     /// number is not known.
     pub pinned: bool,
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// What the card told of itself, or why it could not.
     pub readings: Result<Readings, GpuFault>,
     /// Who is on it, merged over the compute and graphics lists; a fault where a list could not be read.
@@ -48,7 +50,7 @@ impl Gpu {
             uuid,
             index,
             pinned: true,
-            identity: Identity::default(),
+            identity: Arc::default(),
             readings: Ok(Readings::default()),
             holds: Ok(Vec::new()),
             instances: Vec::new(),
@@ -85,7 +87,7 @@ pub struct GpuFault(pub &'static str);
 /// What names a card and stays while the driver is loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity {
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
     /// `00000000:17:00.0` (`nvmlPciInfo_t.busId`).
     pub pci_bus_id: Option<String>,
     pub minor: Option<u32>,

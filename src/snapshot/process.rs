@@ -1,6 +1,7 @@
 //! A process, whoever it belongs to, and what is known of it beyond the card.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -41,11 +42,11 @@ pub struct Process {
     /// How sure it is that this uid is the person behind it.
     pub confidence: Confidence,
     /// The executable's name as first seen, broken UTF-8 replaced.
-    pub command: String,
+    pub command: Arc<str>,
     /// The path of the executable, where it could be read.
-    pub executable: Option<String>,
+    pub executable: Option<Arc<str>>,
     /// The command line with secrets masked; never exported, shown to its owner only.
-    pub command_line: Option<String>,
+    pub command_line: Option<Arc<str>>,
     /// Why no rule may ever hit it. `None` where `/proc` did not tell enough to know.
     pub protection: Option<Protection>,
     /// Resident memory on the host (`VmRSS`).

@@ -109,6 +109,8 @@ pub fn wildcard(pattern: &str, text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::snapshot::GpuUuid;
     use crate::snapshot::gpu::Identity;
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_did_not_tell_names_no_card_and_excludes_none() {
-        let gpu = |identity| Gpu { identity, ..Gpu::named(GpuUuid("GPU-aa11".into()), 0) };
+        let gpu = |identity| Gpu { identity: Arc::new(identity), ..Gpu::named(GpuUuid("GPU-aa11".into()), 0) };
         let silent = gpu(Identity::default());
         for (selector, expected) in [
             ("model:*A100*", Truth::Unknown),

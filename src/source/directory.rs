@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ pub enum Question {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    User { name: String, groups: Vec<Group> },
+    User { name: Arc<str>, groups: Vec<Group> },
     Uid(Uid),
     Gid(Gid),
 }
@@ -233,7 +234,7 @@ fn ask_nss(question: &Question) -> Reply {
             gids.sort_by_key(|gid| *gid != user.gid);
             gids.dedup();
             let groups: Result<Vec<Group>, String> = gids.into_iter().map(group).collect();
-            Ok(Some(Answer::User { name: user.name, groups: groups? }))
+            Ok(Some(Answer::User { name: user.name.into(), groups: groups? }))
         }
         Question::UserNamed(name) => nix::unistd::User::from_name(name)
             .map(|user| user.map(|user| Answer::Uid(Uid(user.uid.as_raw()))))
@@ -247,7 +248,7 @@ fn ask_nss(question: &Question) -> Reply {
 fn group(gid: nix::unistd::Gid) -> Result<Group, String> {
     let found = nix::unistd::Group::from_gid(gid).map_err(|error| format!("getgrgid({gid}): {}", error.desc()))?;
     let name = found.map_or_else(|| gid.to_string(), |group| group.name);
-    Ok(Group { gid: Gid(gid.as_raw()), name })
+    Ok(Group { gid: Gid(gid.as_raw()), name: name.into() })
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ enum Worker {
 struct Running {
     questions: Sender<Question>,
     answers: Receiver<Answer>,
-    thread: JoinHandle<Session>,
+    thread: JoinHandle<Box<Session>>,
     id: Arc<OnceLock<Pid>>,
     /// Whether an answer is still to come.
     waiting: bool,
@@ -175,14 +175,15 @@ impl Nvml {
                 return Err("the driver's library is being closed".into());
             }
             let Worker::Running(running) = std::mem::replace(&mut self.worker, Worker::Gone) else { unreachable!() };
-            self.worker = running.thread.join().map_or(Worker::Gone, |session| Worker::Resting(Box::new(session)));
+            self.worker = running.thread.join().map_or(Worker::Gone, Worker::Resting);
         }
         if let Worker::Resting(_) = &self.worker {
+            // In its box: a channel takes room for thirty-one of what goes through it at once.
             let (hand_over, taken) = channel();
             let running = start(taken).map_err(|error| format!("cannot start a thread: {error}"))?;
             if let Worker::Resting(session) = std::mem::replace(&mut self.worker, Worker::Running(running)) {
                 // It waits for this.
-                let _ = hand_over.send(*session);
+                let _ = hand_over.send(session);
             }
         }
         match &mut self.worker {
@@ -219,7 +220,7 @@ const HOPELESS: Duration = Duration::from_secs(10);
 const ENDED: &str = "the driver's thread has ended";
 const CONFUSED: &str = "the driver's thread answered another question";
 
-fn start(session: Receiver<Session>) -> io::Result<Running> {
+fn start(session: Receiver<Box<Session>>) -> io::Result<Running> {
     let (questions, asked) = channel();
     let (telling, answers) = channel();
     let id = Arc::new(OnceLock::new());

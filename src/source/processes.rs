@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::cgroup::{self, ContainerId};
@@ -290,7 +291,7 @@ fn facts(
     // A zombie runs no file any more; what it was it still is.
     let same_file = |kept: &&Kept| executable.is_none() || executable == kept.executable;
     let same = before.filter(same_image).filter(same_file);
-    let command = || cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end(), ' ');
+    let command = || cleaned(executable.as_ref().map_or(stat.name.as_str(), |file| file.name()).trim_end(), ' ').into();
     let ended = stat.is_zombie() && executable.is_none();
     let protection = match same.filter(|_| ended) {
         Some(kept) => kept.process.protection,
@@ -302,10 +303,12 @@ fn facts(
         uid: dir.status().ok().flatten().map(|status| status.uid),
         confidence: if host == Some(true) { Confidence::High } else { Confidence::Low },
         command: before.map_or_else(command, |kept| kept.process.command.clone()),
-        executable: same
-            .map_or_else(|| executable.as_ref().map(|file| file.path.clone()), |kept| kept.process.executable.clone()),
+        executable: same.map_or_else(
+            || executable.as_ref().map(|file| Arc::from(file.path.as_str())),
+            |kept| kept.process.executable.clone(),
+        ),
         command_line: same.map_or_else(
-            || dir.cmdline().ok().flatten().and_then(|cmdline| arguments.of(cmdline)),
+            || dir.cmdline().ok().flatten().and_then(|cmdline| arguments.of(cmdline)).map(Arc::from),
             |kept| kept.process.command_line.clone(),
         ),
         protection,

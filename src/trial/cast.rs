@@ -54,7 +54,7 @@ impl Cast {
     pub fn users(&self, silent: bool) -> BTreeMap<Uid, User> {
         let named = self.people.iter().map(|(name, uid)| {
             let groups = self.groups_of(name);
-            User { uid: *uid, name: Lookup::Known(name.clone()), groups: Lookup::Known(groups) }
+            User { uid: *uid, name: Lookup::Known(name.as_str().into()), groups: Lookup::Known(groups) }
         });
         let nameless = self.nameless.iter().map(|uid| User { uid: *uid, name: Lookup::Absent, groups: Lookup::Absent });
         let speechless = |user: User| User { name: Lookup::Pending, groups: Lookup::Pending, ..user };
@@ -63,7 +63,7 @@ impl Cast {
 
     fn groups_of(&self, name: &str) -> Vec<Group> {
         let joined = self.groups.iter().filter(|(_, (_, members))| members.iter().any(|member| member == name));
-        joined.map(|(group, (gid, _))| Group { gid: *gid, name: group.clone() }).collect()
+        joined.map(|(group, (gid, _))| Group { gid: *gid, name: group.as_str().into() }).collect()
     }
 
     /// Whom a right names; a name that nobody can look up could be anybody's.

@@ -206,7 +206,7 @@ impl Sight {
             Subject::Process { id, .. } => Some(format!("pid {}", id.pid)),
             Subject::User { .. } | Subject::Gpu { .. } => None,
         };
-        let owner = judgement.owner.as_ref().map(|person| person.name.clone());
+        let owner = judgement.owner.as_ref().map(|person| person.name.to_string());
         let gpu = judgement.gpu.as_ref().map(|card| format!("GPU {}", card.index));
         Self {
             at,

@@ -1,6 +1,7 @@
 //! The made-up node: what the sources of a real one would have seen in each cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -143,8 +144,8 @@ impl<'a> Node<'a> {
             id: identity(actor),
             uid: self.owner(actor),
             confidence: confidence(actor),
-            command: actor.command.clone(),
-            executable: actor.executable.clone(),
+            command: actor.command.as_str().into(),
+            executable: actor.executable.as_deref().map(Arc::from),
             command_line: None,
             protection: Some(actor.protection),
             host_memory: None,
@@ -195,9 +196,9 @@ pub fn cards(gpus: &Gpus) -> Vec<Gpu> {
 fn card(gpus: &Gpus, index: u32) -> Gpu {
     let memory = Memory { total: gpus.memory.and_then(|known| known.0), ..Memory::default() };
     Gpu {
-        identity: Identity { model: gpus.name.clone(), ..Identity::default() },
+        identity: Arc::new(Identity { model: gpus.name.as_deref().map(Arc::from), ..Identity::default() }),
         readings: Ok(Readings { memory, ..Readings::default() }),
-        ..Gpu::named(GpuUuid(format!("GPU-00000000-0000-0000-0000-{index:012x}")), index)
+        ..Gpu::named(GpuUuid(format!("GPU-00000000-0000-0000-0000-{index:012x}").into()), index)
     }
 }
 

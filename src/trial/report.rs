@@ -64,7 +64,7 @@ impl Line {
 
     fn event(mark: char, event: &Event, remark: &str) -> Self {
         let pids = event.pids.iter().map(|pid| format!("pid {pid}"));
-        let people = event.people.iter().map(|person| person.name.clone());
+        let people = event.people.iter().map(|person| person.name.to_string());
         let gpus = event.gpus.iter().map(|gpu| format!("GPU {gpu}"));
         let whom: Vec<String> = pids.chain(people).chain(gpus).collect();
         let what = format!("{} {} {remark}", event.does, whom.join(", "));

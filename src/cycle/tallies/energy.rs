@@ -24,10 +24,10 @@ pub fn shares<'a>(usages: &[&'a Usage<'a>], busy: &BTreeMap<Pair, f64>, turn: &T
     let times = usages.iter().map(of).collect::<Option<Vec<_>>>()?;
     let all: f64 = times.iter().map(|(_, time)| time).sum();
     if all > 0.0 {
-        return Some(times.into_iter().map(|(usage, time)| (usage.user.as_str(), time / all)).collect());
+        return Some(times.into_iter().map(|(usage, time)| (&*usage.user, time / all)).collect());
     }
     let holders: Vec<&str> =
-        times.iter().filter(|(usage, _)| usage.is_held(turn.setup)).map(|(usage, _)| usage.user.as_str()).collect();
+        times.iter().filter(|(usage, _)| usage.is_held(turn.setup)).map(|(usage, _)| &*usage.user).collect();
     let each = 1.0 / holders.len() as f64;
     Some(holders.into_iter().map(|user| (user, each)).collect())
 }

@@ -133,8 +133,8 @@ fn counters_of_a_user_stay_for_a_day_after_his_last_hold() {
     let mut agent = Agent::new();
     agent.sees(alone(0, Some(1_000), Some(0.0))).sees(empty(5)).sees(empty(day - 1));
     assert_eq!(agent.time("alice", 0), Some([5.0, 0.0, 0.0, 0.0]));
-    assert_eq!(agent.tallies.people.values().map(User::label).collect::<Vec<_>>(), ["alice"]);
-    assert!(agent.tallies.episodes.keys().any(|(_, user)| user == "alice"));
+    assert_eq!(agent.tallies.people.values().map(User::label).collect::<Vec<_>>(), [Arc::from("alice")]);
+    assert!(agent.tallies.episodes.keys().any(|(_, user)| &**user == "alice"));
     agent.sees(empty(day));
     assert_eq!(agent.time("alice", 0), None);
     assert!(agent.tallies.people.is_empty() && agent.tallies.episodes.is_empty());
@@ -248,7 +248,8 @@ fn what_was_counted_before_the_directory_answered_is_counted_under_the_name() {
     let mut agent = Agent::new();
     agent.sees(nameless(0)).sees(nameless(5)).sees(alone(10, Some(1_000), Some(40.0)));
     assert_eq!(agent.time("alice", 0).map(|time| time[0]), Some(10.0));
-    let alice = agent.tallies.people.values().find(|user| user.label() == "alice").unwrap().uid.to_string();
+    let alice = agent.tallies.people.values().find(|user| &*user.label() == "alice").unwrap().uid.to_string();
+    let alice: Arc<str> = alice.into();
     assert!(!agent.tallies.users.contains_key(&alice), "{:?}", agent.tallies.users);
     assert!(!agent.tallies.episodes.keys().any(|(_, name)| *name == alice));
     // He comes back after the directory has been forgotten: the counters go on.

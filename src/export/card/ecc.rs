@@ -50,11 +50,11 @@ fn errors(errors: &BTreeMap<(&'static str, &'static str), u64>) -> Vec<Sample> {
     errors
         .iter()
         .map(|((kind, location), count)| {
-            (vec![("type", (*kind).to_owned()), ("location", (*location).to_owned())], *count as f64)
+            (vec![("type", (*kind).into()), ("location", (*location).into())], *count as f64)
         })
         .collect()
 }
 
 fn counts(label: &'static str, counts: &[(&'static str, u64)]) -> Vec<Sample> {
-    by(label, counts.iter().map(|(value, count)| (value, *count as f64)))
+    by(label, counts.iter().map(|(value, count)| (*value, *count as f64)))
 }

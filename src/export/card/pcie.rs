@@ -23,7 +23,7 @@ pub fn rows<'a>() -> Vec<Series<Card<'a>>> {
             &["direction"],
             "Bytes over the PCIe link since the agent began; at least so many where the driver counts in 32 bits.",
             |card| {
-                card.list(|told| by("direction", told.pcie.bytes.iter().map(|(name, bytes)| (name, bytes.0 as f64))))
+                card.list(|told| by("direction", told.pcie.bytes.iter().map(|(name, bytes)| (*name, bytes.0 as f64))))
             },
         ),
         gauges(
@@ -32,7 +32,7 @@ pub fn rows<'a>() -> Vec<Series<Card<'a>>> {
             "Bytes over the PCIe link, as measured for 20 ms in this cycle.",
             |card| {
                 card.list(|told| {
-                    by("direction", told.pcie_throughput.iter().map(|(name, bytes)| (name, bytes.0 as f64)))
+                    by("direction", told.pcie_throughput.iter().map(|(name, bytes)| (*name, bytes.0 as f64)))
                 })
             },
         ),

@@ -16,7 +16,7 @@ fn person(name: &str, uid: Uid) -> Person {
 }
 
 fn gpu(index: u32) -> Card {
-    Card { uuid: GpuUuid(format!("GPU-{index}")), index, model: Some("NVIDIA A100-SXM4-80GB".into()) }
+    Card { uuid: GpuUuid(format!("GPU-{index}").into()), index, model: Some("NVIDIA A100-SXM4-80GB".into()) }
 }
 
 fn python(pid: i32, on: u32, memory: u64) -> Target {

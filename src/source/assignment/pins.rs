@@ -145,7 +145,7 @@ mod tests {
             };
             let gpus = gpus(cards);
             pins.see(&gpus, expected);
-            let meant = (0..4).map(|index| pins.card(index, &gpus).map_or("-".into(), |uuid| uuid.0));
+            let meant = (0..4).map(|index| pins.card(index, &gpus).map_or("-".into(), |uuid| uuid.0.to_string()));
             last = meant.collect::<Vec<String>>().join(" ");
         }
         assert_eq!(last, expected, "{sightings:?}");

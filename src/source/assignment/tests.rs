@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,12 +13,12 @@ use crate::units::{Gid, Uid};
 /// Cards with these UUIDs, numbered in this order.
 pub fn gpus(uuids: &str) -> Vec<Gpu> {
     let gpu = |(index, uuid): (usize, &str)| Gpu {
-        identity: Identity {
+        identity: Arc::new(Identity {
             model: Some("NVIDIA A100-SXM4-80GB".into()),
             pci_bus_id: Some(format!("00000000:{index:02X}:00.0")),
             ..Identity::default()
-        },
-        ..Gpu::named(GpuUuid(uuid.to_owned()), index as u32)
+        }),
+        ..Gpu::named(GpuUuid(uuid.into()), index as u32)
     };
     uuids.split_whitespace().enumerate().map(gpu).collect()
 }
@@ -76,7 +77,7 @@ fn check(entries: &str, cards: &Reading<Vec<Gpu>>, expected: &str) {
             Grantee::Group { gid, name } => format!("{name}={gid}"),
             Grantee::Unresolved(name) => format!("?{name}"),
         };
-        let known: Vec<&str> = right.gpus.known.iter().map(|uuid| uuid.0.as_str()).collect();
+        let known: Vec<&str> = right.gpus.known.iter().map(|uuid| &*uuid.0).collect();
         seen += &format!("{to}: {} | {}\n", known.join(" "), right.gpus.unresolved.join(" "));
     }
     seen += &format!("unresolved {}", health[0].unresolved.as_ref().unwrap().len());
@@ -88,8 +89,8 @@ const CARDS: &str = "GPU-aa11 GPU-aa22 GPU-bb33";
 #[test]
 fn a_card_whose_model_is_not_known_may_be_of_any() {
     let mut cards = gpus(CARDS);
-    cards[2].identity.model = None;
-    cards[1].identity.pci_bus_id = None;
+    Arc::make_mut(&mut cards[2].identity).model = None;
+    Arc::make_mut(&mut cards[1].identity).pci_bus_id = None;
     let entries = "
 - {to: everyone, gpus: [\"model:*A100*\"]}
 - {to: everyone, gpus: [\"00:00.0\"]}

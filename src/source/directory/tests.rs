@@ -35,7 +35,7 @@ fn two_hundred_processes_of_one_unknown_uid_cost_one_lookup_and_no_time() {
     for _ in 0..200 {
         directory.take_answers();
         let user = directory.user(Uid(60001));
-        assert_eq!((user.name.clone(), user.label()), (Lookup::Pending, "60001".to_owned()));
+        assert_eq!((user.name.clone(), user.label()), (Lookup::Pending, "60001".into()));
     }
     assert!(began.elapsed() < Duration::from_secs(1));
 
@@ -64,7 +64,7 @@ fn names_and_groups_are_known_once_the_directory_has_spoken() {
     assert_eq!(directory.uid_of("alice"), Lookup::Known(Uid(1000)));
     assert_eq!(directory.gid_of("vision"), Lookup::Known(Gid(7)));
     let user = directory.user(Uid(1000));
-    assert_eq!((user.label(), user.groups.known().unwrap()[0].gid), ("alice".to_owned(), Gid(7)));
+    assert_eq!((user.label(), user.groups.known().unwrap()[0].gid), ("alice".into(), Gid(7)));
     assert!(directory.health.answered && directory.health.fault.is_none());
 }
 
@@ -124,6 +124,6 @@ fn a_group_that_goes_missing_is_doubted_for_a_while() {
 fn root_is_in_every_directory() {
     assert_eq!(ask_nss(&Question::UserNamed("root".into())), Ok(Some(Answer::Uid(Uid(0)))));
     let Ok(Some(Answer::User { name, groups })) = ask_nss(&Question::User(Uid(0))) else { panic!() };
-    assert_eq!((name.as_str(), groups[0].gid), ("root", Gid(0)));
+    assert_eq!((&*name, groups[0].gid), ("root", Gid(0)));
     assert_eq!(ask_nss(&Question::UserNamed("nobody-has-this-name".into())), Ok(None));
 }

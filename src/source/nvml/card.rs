@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_ulong;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nvml_wrapper::error::NvmlError;
@@ -42,7 +43,7 @@ pub struct Card {
     pub uuid: GpuUuid,
     /// As the driver numbered it when it was first seen.
     pub index: u32,
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     /// Nothing of its identity is left to ask for: it told, or said that it cannot.
     identified: bool,
     /// Calls and their variants that this card does not have.
@@ -153,7 +154,7 @@ impl Card {
         let mut card = Self {
             uuid,
             index,
-            identity: Identity::default(),
+            identity: Arc::default(),
             identified: false,
             refused: BTreeSet::new(),
             constants: Constants::default(),
@@ -195,16 +196,17 @@ impl Card {
             return Ok(());
         }
         let mut identified = true;
+        let identity = Arc::make_mut(&mut self.identity);
         macro_rules! learn {
             ($field:ident, $call:literal, $ask:expr, $read:expr) => {
-                if self.identity.$field.is_none() {
+                if identity.$field.is_none() {
                     let answer = ask!(self, asked, $call, $ask);
                     identified &= answer.is_some() || self.refused.contains(&($call, 0));
-                    self.identity.$field = answer.and_then($read);
+                    identity.$field = answer.and_then($read);
                 }
             };
         }
-        learn!(model, "nvmlDeviceGetName", |d| d.name(), Some);
+        learn!(model, "nvmlDeviceGetName", |d| d.name(), |name| Some(name.into()));
         learn!(pci_bus_id, "nvmlDeviceGetPciInfo_v3", |d| d.pci_info(), |pci| Some(pci.bus_id));
         learn!(minor, "nvmlDeviceGetMinorNumber", |d| d.minor_number(), Some);
         learn!(serial, "nvmlDeviceGetSerial", |d| d.serial(), Some);

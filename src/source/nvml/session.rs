@@ -40,7 +40,7 @@ pub struct Look {
 pub struct Seen {
     pub uuid: GpuUuid,
     pub index: u32,
-    pub identity: Identity,
+    pub identity: Arc<Identity>,
     pub readings: Result<Readings, GpuFault>,
     pub lists: Result<Lists, String>,
     pub samples: Option<Vec<Sample>>,
@@ -278,7 +278,7 @@ fn visit<T>(
             }
         };
         let uuid = match calls.make("nvmlDeviceGetUUID", || device.uuid()) {
-            Ok(uuid) => GpuUuid(uuid),
+            Ok(uuid) => GpuUuid(uuid.into()),
             Err(error) if error::ends_the_session(&error) => return Err(failed("nvmlDeviceGetUUID", &error)),
             Err(error) => {
                 mute.push((index, error::fault(&error)));

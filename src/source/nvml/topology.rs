@@ -46,7 +46,7 @@ pub fn survey(before: &Arc<Topology>, nvml: &Nvml, calls: &mut Calls, seen: &[Se
     }
     let mut cards = Vec::new();
     for Seen { uuid, identity, .. } in here {
-        if let Ok(device) = calls.make("nvmlDeviceGetHandleByUUID", || nvml.device_by_uuid(uuid.0.as_str())) {
+        if let Ok(device) = calls.make("nvmlDeviceGetHandleByUUID", || nvml.device_by_uuid(&*uuid.0)) {
             cards.push(Card { uuid, pci_bus_id: identity.pci_bus_id.as_deref(), device });
         }
     }
@@ -126,7 +126,7 @@ fn numa_nodes(calls: &mut Calls, device: &Device) -> Vec<u32> {
 
 fn pcie(nvml: &Nvml, calls: &mut Calls, one: &Device, other: &GpuUuid) -> Option<&'static str> {
     // The call takes a handle away, and handles cannot be copied.
-    let level = || one.topology_common_ancestor(nvml.device_by_uuid(other.0.as_str())?);
+    let level = || one.topology_common_ancestor(nvml.device_by_uuid(&*other.0)?);
     Some(match calls.make("nvmlDeviceGetTopologyCommonAncestor", level).ok()? {
         TopologyLevel::Internal => "internal",
         TopologyLevel::Single => "single",

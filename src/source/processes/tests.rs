@@ -127,7 +127,7 @@ fn a_reused_pid_is_another_process() {
     forged.started(7, 1, "vim", 900);
     let second = forged.read(&mut processes, 7, false).unwrap();
     assert_ne!(first.id, second.id);
-    assert_eq!((first.command.as_str(), second.command.as_str()), ("python3", "vim"));
+    assert_eq!((&*first.command, &*second.command), ("python3", "vim"));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_process_that_renames_itself_keeps_the_name_it_was_first_seen_with() {
     forged.read(&mut processes, 7, false).unwrap();
     forged.started(7, 1, "sshd", 500);
     let renamed = forged.read(&mut processes, 7, false).unwrap();
-    assert_eq!(renamed.command, "python3");
+    assert_eq!(&*renamed.command, "python3");
 }
 
 #[test]
