@@ -64,6 +64,9 @@ pub fn ours(loaded: &Loaded) -> Exporter {
     let address = free_address();
     let mut command = in_node(&loaded.node);
     command.args(serve(&loaded.node, address));
+    // As its unit runs it.
+    let unit = include_str!("../../../systemd/gpuwarden.service").lines();
+    command.envs(unit.filter_map(|line| line.strip_prefix("Environment=")?.split_once('=')));
     Exporter::start("gpuwarden", command, address, &loaded.pids())
 }
 
