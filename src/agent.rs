@@ -365,7 +365,7 @@ impl Agent {
         let cycle = Arc::new(Cycle {
             agent: cycle::Agent::observe(),
             seen,
-            standings: Standings::of(judgements, &self.state),
+            standings: Standings::of(judgements, &self.state, self.last.as_ref().map(|last| &last.standings)),
             exempt,
             outcomes,
             state: self.state.clone(),

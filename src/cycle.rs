@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::enforce::Fuse;
 use crate::policy::{ChannelName, Judgement, Outcome, RuleName, Rules, Standing, State};
-use crate::snapshot::{Pause, ProcessId, Snapshot};
+use crate::snapshot::{Pause, ProcessId, Snapshot, Truth};
 
 pub mod usage;
 pub mod tallies;
@@ -56,7 +56,18 @@ pub struct Standings {
 impl Standings {
     /// Of what is clear only the number is kept: nobody asks why a rule is not broken, and there is a judgement for every
     /// rule and process.
-    pub fn of(mut judgements: Vec<Judgement>, state: &State) -> Self {
+    ///
+    /// Who could not be judged in this cycle, because the driver or a list of it was silent, stands as in the one before:
+    /// nothing has become known of him.
+    pub fn of(mut judgements: Vec<Judgement>, state: &State, before: Option<&Self>) -> Self {
+        let is_unknown = |key| state.episodes.get(key).is_some_and(|episode| episode.last.truth == Truth::Unknown);
+        let unseen: Vec<Judgement> = before
+            .iter()
+            .flat_map(|before| &before.violations)
+            .filter(|before| is_unknown(&before.key) && judgements.iter().all(|now| now.key != before.key))
+            .map(|before| Judgement { truth: Truth::Unknown, began: false, ..before.clone() })
+            .collect();
+        judgements.extend(unseen);
         let mut subjects = BTreeMap::new();
         judgements.retain(|judgement| {
             let standing = state.standing(&judgement.key, judgement.truth);

@@ -6,6 +6,7 @@ use crate::cycle::{Build, Cycle};
 mod series;
 mod text;
 mod card;
+mod xid;
 mod mig;
 mod activity;
 mod assignment;
@@ -47,6 +48,7 @@ fn all(cycle: &Cycle, sink: &mut impl Sink) {
     let cards = card::cards(cycle);
     sink.table(&card::card(), &cards);
     sink.table(&activity::card(), &cards);
+    sink.table(&xid::rows(), &xid::cards(cycle));
     sink.table(&card::node(), &[cycle]);
     let instances = mig::compute_instances(cycle);
     sink.table(&mig::compute_instance(), &instances);

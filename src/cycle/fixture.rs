@@ -441,7 +441,7 @@ pub fn cycle() -> Cycle {
     let state = Arc::new(state());
     Cycle {
         seen: second,
-        standings: Standings::of(goes_on, &state),
+        standings: Standings::of(goes_on, &state, None),
         outcomes,
         state,
         exempt: [id(4003)].into(),

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::Setup;
 use super::usage::{Part, Usage, listed, parts, share, usages};
 use crate::policy::{Deed, EpisodeKey, Fate, Guard, Judgement, Outcome, RuleName};
+use crate::snapshot::gpu::Xid;
 use crate::snapshot::{GpuUuid, Lookup, Moment, ProcessId, Snapshot, Truth, User};
 use crate::units::{Joules, Uid};
 
@@ -48,6 +49,8 @@ pub struct Tallies {
     pub late: u64,
     /// Time in which somebody held the card.
     pub held: BTreeMap<GpuUuid, Duration>,
+    /// Xid errors of each card, with its number: they are known while the driver is silent too.
+    pub xids: BTreeMap<GpuUuid, (u32, BTreeMap<u64, Xid>)>,
     /// By the label `user`.
     pub users: BTreeMap<Arc<str>, UserTally>,
     /// Whoever was seen, as long as he is there or his counters are.
@@ -80,6 +83,8 @@ pub struct CardTime {
     pub held: Duration,
     pub busy: Duration,
     pub idle: Duration,
+    /// Whether those two can be told: under MIG they cannot.
+    pub told: bool,
     /// Held without a right.
     pub unassigned: Duration,
     /// His part of what the card took; `None` while that was never known.
@@ -158,6 +163,9 @@ impl Tallies {
     fn meet(&mut self, turn: &Turn) {
         for gpu in turn.now.cards() {
             self.held.entry(gpu.uuid.clone()).or_default();
+            if !gpu.xids.is_empty() {
+                self.xids.insert(gpu.uuid.clone(), (gpu.index, gpu.xids.clone()));
+            }
         }
         for (uid, user) in &turn.now.users {
             if self.people.get(uid) != Some(user) {
@@ -169,6 +177,7 @@ impl Tallies {
             tally.last_hold = turn.now.at.boot;
             let time = tally.cards.entry(usage.gpu.uuid.clone()).or_default();
             time.index = usage.gpu.index;
+            time.told |= usage.gpu.readings.as_ref().is_ok_and(|told| told.mig_mode != Some(true));
             let told = usage.gpu.readings.as_ref().is_ok_and(|told| told.energy.is_some());
             if told && usage.parts.iter().all(|part| part.hold.utilization.is_some()) {
                 time.energy.get_or_insert(Joules(0.0));
@@ -318,6 +327,7 @@ impl UserTally {
             own.held += time.held;
             own.busy += time.busy;
             own.idle += time.idle;
+            own.told |= time.told;
             own.unassigned += time.unassigned;
             own.energy = match (own.energy, time.energy) {
                 (Some(own), Some(other)) => Some(Joules(own.0 + other.0)),

@@ -1,7 +1,7 @@
 //! Cards.
 
 use super::activity::Active;
-use super::series::{Labels, Sample, Series, Subject, Text, by, counter, counters, gauge, gauges, info, truth};
+use super::series::{Labels, Sample, Series, Subject, Text, by, counter, gauge, gauges, info, truth};
 use crate::cycle::Cycle;
 use crate::cycle::usage::{Amount, Part, Usage, listed, usages_of};
 use crate::snapshot::readings::Activity;
@@ -112,7 +112,6 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
         pcie::rows(),
         nvlink::rows(),
         ecc::rows(),
-        xids(),
         modes(),
         holders(),
     ];
@@ -264,23 +263,6 @@ fn power<'a>() -> Vec<Series<Card<'a>>> {
         ),
         counter("gpu_energy_joules_total", "Energy that the card has taken since the driver was loaded.", |card| {
             card.told(|told| told.energy).map(|joules| joules.0)
-        }),
-    ]
-}
-
-fn xids<'a>() -> Vec<Series<Card<'a>>> {
-    vec![
-        counters(
-            "gpu_xid_errors_total",
-            &["xid"],
-            "Xid errors that the driver reported since the agent listens; a code is there from its first event on.",
-            |card| by("xid", card.gpu.xids.iter().map(|(code, xid)| (code.to_string(), xid.count as f64))),
-        ),
-        gauges("gpu_xid_last_timestamp_seconds", &["xid"], "When the driver last reported this Xid error.", |card| {
-            by(
-                "xid",
-                card.gpu.xids.iter().map(|(code, xid)| (code.to_string(), xid.last.as_millisecond() as f64 / 1e3)),
-            )
         }),
     ]
 }

@@ -171,10 +171,10 @@ pub fn time<'a>() -> Vec<Series<Time<'a>>> {
             Some(of.time.held.as_secs_f64())
         }),
         counter("user_gpu_busy_seconds_total", "Held time in which his busiest process ran kernels.", |of| {
-            Some(of.time.busy.as_secs_f64())
+            of.time.told.then_some(of.time.busy.as_secs_f64())
         }),
         counter("user_gpu_idle_seconds_total", "Held time in which none of his processes ran kernels.", |of| {
-            Some(of.time.idle.as_secs_f64())
+            of.time.told.then_some(of.time.idle.as_secs_f64())
         }),
         counter(
             "user_energy_joules_total",

@@ -44,6 +44,8 @@ fn a_driver_that_hangs_blocks_no_page_and_stops_every_ladder() {
     node.held(0, &[&worker.with(10)]);
     let agent = node.start();
     worker.terminal().said(SENTENCE);
+    node.change(|scenario| scenario.gpus[0].xids = vec![31]);
+    agent.shows("an Xid error", |page| page.all("gpuwarden_gpu_xid_errors_total", &[]).count() == 1);
     node.change(|scenario| scenario.latency = [("nvmlDevice*".into(), Latency::Hang)].into());
 
     let page = agent.shows("the driver is stale", |page| {
@@ -57,6 +59,10 @@ fn a_driver_that_hangs_blocks_no_page_and_stops_every_ladder() {
     let paused = [("reason", "driver_stale")];
     agent.shows("enforcement is paused", |page| page.value("gpuwarden_enforcement_paused", &paused) == Some(1.0));
     assert_eq!(agent.ready().status, 503);
+    // What is known by itself stays: whom a rule was about stands as before, and what the cards had reported.
+    assert_eq!(page.value("gpuwarden_violations", &[("user", "alice")]), Some(1.0));
+    assert_eq!(page.sum("gpuwarden_rule_subjects", &[("state", "warned")]), 1.0);
+    assert_eq!(page.all("gpuwarden_gpu_xid_errors_total", &[("gpu", "0"), ("xid", "31")]).count(), 1);
     // The TERM was due long ago.
     let last =
         |page: &crate::harness::Page| page.value("gpuwarden_source_last_success_timestamp_seconds", NVML).unwrap();

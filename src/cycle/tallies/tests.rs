@@ -320,3 +320,19 @@ fn of_a_gap_only_two_intervals_are_anybodys() {
     let interval = agent.setup.rules.interval.as_secs_f64();
     assert_eq!(energy.0.round(), (1_000.0 * 2.0 * interval / 100.0).round());
 }
+
+#[test]
+fn under_mig_nobody_tells_how_long_a_user_was_busy() {
+    let mut agent = Agent::new();
+    let mig = |seconds, mode| {
+        let mut snapshot = alone(seconds, Some(1_000), None);
+        snapshot.gpus.as_mut().unwrap()[0].readings.as_mut().unwrap().mig_mode = Some(mode);
+        snapshot
+    };
+    let told = |agent: &Agent| agent.tallies.users["alice"].cards[&fixture::uuid(0)].told;
+    agent.sees(mig(0, true)).sees(mig(5, true));
+    assert!(!told(&agent));
+    assert_eq!(agent.time("alice", 0), Some([5.0, 0.0, 0.0, 0.0]));
+    agent.sees(mig(10, false));
+    assert!(told(&agent));
+}
