@@ -313,7 +313,7 @@ fn a_list_that_cannot_be_true_is_not_believed() {
 fn a_driver_that_is_not_there_is_waited_for() {
     let mut node = Node::new("init: DRIVER_NOT_LOADED\ngpus: [{}]");
     let silent = node.observe();
-    assert_eq!(silent.gpus.as_ref().unwrap_err().what, "nvmlInit_v2: DRIVER_NOT_LOADED");
+    assert!(silent.gpus.as_ref().unwrap_err().what.starts_with("nvmlInit_v2: DRIVER_NOT_LOADED: "));
     assert_eq!(silent.pauses, [Pause::DriverStale]);
     assert_eq!(silent.nvml_errors[&("nvmlInit_v2", "DRIVER_NOT_LOADED")], 1);
     assert_eq!(silent.health[0].errors, 1);
