@@ -481,3 +481,15 @@ fn names_come_when_the_directory_has_answered() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+#[test]
+fn what_only_lasts_longer_is_told_once() {
+    let same = |one, other| ageless(one).eq(ageless(other));
+    assert!(same("nvmlInit_v2 has not returned for 5s", "nvmlInit_v2 has not returned for 17s"));
+    assert!(same(
+        "the files have not been read for 5s; is their server there?",
+        "the files have not been read for 6s; is their server there?"
+    ));
+    assert!(!same("nvmlInit_v2 has not returned for 5s", "nvmlShutdown has not returned for 5s"));
+    assert!(!same("no card for user s", "no card for user 1"));
+}

@@ -238,13 +238,16 @@ fn systemd_hears_in_an_abstract_socket() {
 
 #[test]
 fn logs_are_lines_of_json_where_that_is_asked_for() {
-    let node = Node::new(1);
+    let mut node = Node::new(1);
     let agent = node.start_with(&["--log.format=json", "--log.level=debug"]);
     agent.reload();
+    node.change(|scenario| scenario.errors = [("*".into(), nvml_sim::value::Error::UNINITIALIZED)].into());
+    agent.shows("a silent driver", |page| page.value("gpuwarden_source_up", &[("source", "nvml")]) == Some(0.0));
     let log = agent.log();
     assert!(!log.is_empty());
     for line in log.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "{line}");
+        let told = serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(told["fields"]["message"].is_string(), "{line}");
     }
 }
 
