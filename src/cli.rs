@@ -32,6 +32,9 @@ pub enum Command {
         /// Files to check, told apart by their keys; /etc/gpuwarden/gpuwarden.yaml if none is given
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// NVML, which knows the GPUs, where it is not found as libnvidia-ml.so.1
+        #[arg(long = "nvml.library", value_name = "FILE")]
+        nvml_library: Option<PathBuf>,
     },
     /// Runs rule tests; exit code 1 if one fails
     Test {
@@ -183,8 +186,12 @@ mod tests {
         assert_eq!(serve.listen_addresses, [ListenAddress::Named("localhost:9845".into())]);
         let Ok(Command::Demo(demo)) = read("gpuwarden demo --for 1m30s") else { panic!() };
         assert_eq!(demo.length, Some(Duration::from_secs(90)));
-        let Ok(Command::Check { files }) = read("gpuwarden check") else { panic!() };
+        let Ok(Command::Check { files, nvml_library: None }) = read("gpuwarden check") else { panic!() };
         assert!(files.is_empty());
+        let Ok(Command::Check { nvml_library, .. }) = read("gpuwarden check --nvml.library=x.so a.yaml") else {
+            panic!()
+        };
+        assert_eq!(nvml_library, Some("x.so".into()));
         assert!(matches!(read("gpuwarden reset fuses"), Ok(Command::Reset { what: Reset::Fuses, .. })));
         assert!(matches!(
             read("gpuwarden status --watch -o json"),

@@ -58,7 +58,7 @@ const BAD_CONFIGURATION: u8 = 78;
 fn main() -> ExitCode {
     match cli::Cli::parse().command {
         Command::Serve(options) => serve(&options),
-        Command::Check { files } => check(&files),
+        Command::Check { files, nvml_library } => check(&files, nvml_library),
         Command::Test { files } => test(&files),
         Command::Reset { what, config_file } => reset(what, &config_file),
         Command::Status(options) => status(&options),
@@ -83,14 +83,11 @@ fn demo(options: &cli::Demo) -> ExitCode {
     }
 }
 
-fn check(files: &[PathBuf]) -> ExitCode {
-    let known = match source::names::Known::ask(None) {
+fn check(files: &[PathBuf], nvml_library: Option<PathBuf>) -> ExitCode {
+    let known = match source::names::Known::ask(nvml_library) {
         Ok(known) => known,
         Err(error) => return failed(&error),
     };
-    if let Some(fault) = known.driver_fault() {
-        complain(format_args!("GPUs are not checked: {fault}"));
-    }
     let names = Names {
         user: &|name| known.user(name),
         group: &|name| known.group(name),
@@ -98,8 +95,11 @@ fn check(files: &[PathBuf]) -> ExitCode {
     };
     let readers = Others { test: trial::errors, web: http::web::errors };
     let checked = config::check::run(files, &names, readers, &mut Readers(io::stdout()));
+    if let Some(fault) = known.driver_fault() {
+        complain(format_args!("GPUs are not checked: {fault}"));
+    }
     if known.directory_is_silent() {
-        eprintln!("users and groups are not all checked: the directory does not answer");
+        complain("users and groups are not all checked: the directory does not answer");
     }
     match checked {
         Ok(true) => ExitCode::SUCCESS,

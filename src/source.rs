@@ -403,9 +403,9 @@ impl Sources {
             troubles.extend(remedy(*pause).map(|text| (format!("pause {}", pause.as_str()), text.to_owned())));
         }
         for (about, trouble) in &troubles {
-            // A call that hangs is told of with its growing age: one warning is enough.
-            if !self.warned.contains_key(about) || (!trouble.contains(" for ") && self.warned[about] != *trouble) {
-                tracing::warn!(%about, %trouble);
+            // What hangs is told of with its growing age: one warning is enough.
+            if !self.warned.get(about).is_some_and(|before| ageless(before).eq(ageless(trouble))) {
+                tracing::warn!(%about, "{trouble}");
             }
         }
         for about in self.warned.keys().filter(|about| !troubles.contains_key(*about)) {
@@ -413,6 +413,15 @@ impl Sources {
         }
         self.warned = troubles;
     }
+}
+
+/// The words of a text, without those that say how many seconds something has lasted.
+fn ageless(text: &str) -> impl Iterator<Item = &str> {
+    let is_age = |word: &str| {
+        let seconds = word.trim_end_matches(';').strip_suffix('s');
+        seconds.is_some_and(|seconds| !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    text.split(' ').filter(move |word| !is_age(word))
 }
 
 fn unknown(names: &str) -> String {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::config::check::is_rule_file;
 use crate::config::{self, Diagnostic, yaml};
 use crate::policy::check::{Complaint, steps};
 use crate::policy::{Mode, Rule, RuleName, Rules};
@@ -59,7 +60,8 @@ pub fn run(files: &[PathBuf], output: &mut dyn Write) -> io::Result<ExitCode> {
     let mut failed = false;
     let mut broken = false;
     for file in files {
-        match yaml::read(file).map_err(|error| vec![error]).and_then(|text| parse(file, &text)) {
+        let read = yaml::read(file).map_err(|error| vec![error]);
+        match read.and_then(|text| if is_rule_file(file, &text) { Err(rule_file(file)) } else { parse(file, &text) }) {
             Ok(trials) => {
                 for outcome in trials.iter().map(Trial::outcome) {
                     failed |= !outcome.passed;
@@ -73,6 +75,11 @@ pub fn run(files: &[PathBuf], output: &mut dyn Write) -> io::Result<ExitCode> {
         }
     }
     Ok(ExitCode::from(if broken { 78 } else { u8::from(failed) }))
+}
+
+/// What `gpuwarden test rules/*.yaml` takes along.
+fn rule_file(path: &Path) -> Vec<Diagnostic> {
+    vec![Diagnostic::of_file(path, "a rule file, expected a rule test: these are called `*.test.yaml`")]
 }
 
 /// Whether a test passed, and what to tell about it.

@@ -4,6 +4,8 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::IgnoredAny;
+
 use super::yaml::{self, Keys};
 use super::{Diagnostic, Loaded};
 use crate::policy::check::{Complaint, Step, steps};
@@ -60,6 +62,10 @@ pub fn file(path: &Path, names: &Names, others: Others) -> Vec<Diagnostic> {
         Kind::Web => (others.web)(path, &text),
         Kind::Rules => rules(path.to_owned(), text, names),
         Kind::Rights => rights(path, &text, names),
+        Kind::Foreign => match yaml::parse::<IgnoredAny>(path, &text, FOREIGN, &[]) {
+            Ok(IgnoredAny) => vec![Diagnostic::of_file(path, format!("no file of gpuwarden's, expected {FOREIGN}"))],
+            Err(errors) => errors,
+        },
         Kind::Configuration => match super::from_text(path, &text) {
             Ok(loaded) => unknown_names(path, &text, &loaded, names),
             Err(errors) => errors,
@@ -74,6 +80,19 @@ enum Kind {
     Test,
     Web,
     Rights,
+    /// None of these, by any of its keys.
+    Foreign,
+}
+
+const FOREIGN: &str = "a configuration, rules, a rule test, a list of rights or a web configuration";
+
+/// The keys of gpuwarden.yaml.
+const OURS: [&str; 9] =
+    ["mode", "interval", "rules", "state_dir", "footprint", "assignments", "exempt", "limits", "metrics"];
+
+/// Whether a file has rules, by its keys.
+pub fn is_rule_file(path: &Path, text: &str) -> bool {
+    kind(path, text) == Kind::Rules
 }
 
 fn kind(path: &Path, text: &str) -> Kind {
@@ -89,6 +108,8 @@ fn kind(path: &Path, text: &str) -> Kind {
         Kind::Rules
     } else if text.trim_end() == "[]" || is_map(steps![0]) {
         Kind::Rights
+    } else if !top.is_empty() && !has(&OURS) && path.file_name() != Path::new(DEFAULT_FILE).file_name() {
+        Kind::Foreign
     } else {
         Kind::Configuration
     }

@@ -5,7 +5,10 @@ use super::mig::GpuInstance;
 use super::series::{Series, gauge};
 use crate::snapshot::readings::Activity;
 
-const OCCUPANCY: &str = "Share of the warps that the multiprocessors can hold which they held since the last cycle.";
+const SM_ACTIVE: &str =
+    "Share of time since the last cycle in which a multiprocessor had work (at least one warp), mean of all of them.";
+const OCCUPANCY: &str =
+    "Warps on the multiprocessors as a share of those that they can hold, mean since the last cycle.";
 
 /// A card, or a GPU instance of one.
 pub trait Active {
@@ -25,9 +28,7 @@ pub fn card<'a>() -> Vec<Series<Card<'a>>> {
         gauge("gpu_graphics_active_ratio", "Share of time since the last cycle in which any unit was busy.", |card| {
             active(card, "graphics")
         }),
-        gauge("gpu_sm_active_ratio", "Share of time with at least one warp on a multiprocessor, their mean.", |card| {
-            active(card, "sm")
-        }),
+        gauge("gpu_sm_active_ratio", SM_ACTIVE, |card| active(card, "sm")),
         gauge("gpu_tensor_active_ratio", "Share of time in which tensor cores were busy.", |card| {
             active(card, "tensor")
         }),
@@ -47,9 +48,7 @@ pub fn gpu_instance<'a>() -> Vec<Series<GpuInstance<'a>>> {
         gauge("mig_graphics_active_ratio", "Share of time since the last cycle in which any unit was busy.", |one| {
             active(one, "graphics")
         }),
-        gauge("mig_sm_active_ratio", "Share of time with at least one warp on a multiprocessor, their mean.", |one| {
-            active(one, "sm")
-        }),
+        gauge("mig_sm_active_ratio", SM_ACTIVE, |one| active(one, "sm")),
         gauge("mig_tensor_active_ratio", "Share of time in which tensor cores were busy.", |one| active(one, "tensor")),
         gauge("mig_dram_active_ratio", "Share of the instance's memory bandwidth in use.", |one| active(one, "dram")),
         gauge("mig_sm_occupancy_ratio", OCCUPANCY, occupancy),

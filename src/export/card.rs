@@ -195,12 +195,14 @@ fn utilization<'a>() -> Vec<Series<Card<'a>>> {
             "Share of time since the last cycle in which optical flow was computed.",
             |card| card.told(|told| told.ofa_utilization).map(|share| share.ratio()),
         ),
-        counter("gpu_held_seconds_total", "Time in which somebody held more than the footprint of the card.", |card| {
-            card.cycle.tallies.held.get(&card.gpu.uuid).map(|time| time.as_secs_f64())
-        }),
+        counter(
+            "gpu_held_seconds_total",
+            "Time in which somebody held more memory of the card than the footprint that is configured.",
+            |card| card.cycle.tallies.held.get(&card.gpu.uuid).map(|time| time.as_secs_f64()),
+        ),
         counter(
             "gpu_busy_seconds_total",
-            "Time in which kernels ran, by the driver's own samples; time without samples is in neither this nor the next.",
+            "Time in which kernels ran, by the driver's own samples; time without samples is neither here nor in gpu_idle_seconds_total.",
             |card| card.told(|told| told.worked).map(|worked| worked.busy.as_secs_f64()),
         ),
         counter("gpu_idle_seconds_total", "Time in which no kernel ran, by the driver's own samples.", |card| {
@@ -237,7 +239,7 @@ fn temperature<'a>() -> Vec<Series<Card<'a>>> {
         gauges(
             "gpu_temperature_threshold_celsius",
             &["threshold"],
-            "Temperature at which the driver slows the card down, shuts it down, or holds it to be hot.",
+            "Temperature at which the driver slows the card down or shuts it down, and the highest to work at.",
             |card| {
                 card.list(|told| {
                     by("threshold", told.temperature_thresholds.iter().map(|(name, value)| (*name, value.0)))
@@ -285,7 +287,7 @@ fn holders<'a>() -> Vec<Series<Card<'a>>> {
         gauge("gpu_processes_memory_unknown", "Processes whose memory the driver does not tell.", Card::memory_unknown),
         gauge(
             "gpu_holders",
-            "Distinct owners of more than the footprint of the card; 0 is a free card.",
+            "Users who hold more memory of the card than the footprint that is configured; 0 is a free card.",
             Card::holders,
         ),
     ]
@@ -293,10 +295,12 @@ fn holders<'a>() -> Vec<Series<Card<'a>>> {
 
 pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
     vec![
-        gauge("gpus_expected", "Cards on the PCI bus or seen since boot.", |cycle| {
-            cycle.seen.gpus_expected.map(f64::from)
-        }),
-        gauge("gpus_found", "Cards that answer the driver.", |cycle| {
+        gauge(
+            "gpus_expected",
+            "Cards on the PCI bus, or the most that the driver has shown since the agent started.",
+            |cycle| cycle.seen.gpus_expected.map(f64::from),
+        ),
+        gauge("gpus_found", "Cards that answer; 0 while the driver as a whole does not.", |cycle| {
             Some(cycle.seen.cards().iter().filter(|gpu| gpu.readings.is_ok()).count() as f64)
         }),
     ]

@@ -180,14 +180,20 @@ pub fn on_card<'a>() -> Vec<Series<OnCard<'a>>> {
 
 pub fn node<'a>() -> Vec<Series<&'a Cycle>> {
     vec![
-        gauge("processes_omitted", "Pairs of process and card without series of their own.", |cycle| {
-            cycle.seen.gpus.as_ref().ok()?;
-            let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
-            Some(pairs.saturating_sub(chosen(cycle).count()) as f64)
-        }),
-        gauge("exempt_processes", "Processes that are judged by no rule.", |cycle| {
-            cycle.seen.gpus.as_ref().ok().map(|_| cycle.exempt.len() as f64)
-        }),
+        gauge(
+            "processes_omitted",
+            "Pairs of process and card without series of their own, beyond metrics.processes of gpuwarden.yaml.",
+            |cycle| {
+                cycle.seen.gpus.as_ref().ok()?;
+                let pairs = parts(&cycle.seen).filter(|part| part.process.is_some()).count();
+                Some(pairs.saturating_sub(chosen(cycle).count()) as f64)
+            },
+        ),
+        gauge(
+            "exempt_processes",
+            "Processes on the cards that an entry under exempt in gpuwarden.yaml takes out of every rule.",
+            |cycle| cycle.seen.gpus.as_ref().ok().map(|_| cycle.exempt.len() as f64),
+        ),
         gauge("unkillable_processes", "Processes that are still there after they were killed.", |cycle| {
             Some(cycle.unkillable as f64)
         }),

@@ -14,7 +14,9 @@ impl Subject for Health {
 
 pub fn source() -> Vec<Series<Health>> {
     vec![
-        gauge("source_up", "Whether a source speaks.", |health| Some(truth(health.fault.is_none()))),
+        gauge("source_up", "Whether a source answers; 0 while it is silent.", |health| {
+            Some(truth(health.fault.is_none()))
+        }),
         gauge("source_last_success_timestamp_seconds", "When a source last answered.", |health| {
             health.last_success.map(|at| at.as_millisecond() as f64 / 1e3)
         }),

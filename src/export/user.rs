@@ -133,7 +133,7 @@ fn processes(usages: &[&Usage]) -> u64 {
 
 pub fn user() -> Vec<Series<OnNode>> {
     vec![
-        gauge("user_gpus", "Cards on which a user holds more than the footprint.", |user| {
+        gauge("user_gpus", "Cards on which a user holds more memory than the footprint that is configured.", |user| {
             user.gpus.map(|gpus| gpus as f64)
         }),
         gauge("user_processes", "Processes of a user on the cards.", |user| {
@@ -167,9 +167,11 @@ pub fn times(cycle: &Cycle) -> Vec<Time<'_>> {
 
 pub fn time<'a>() -> Vec<Series<Time<'a>>> {
     vec![
-        counter("user_gpu_held_seconds_total", "Time in which a user held more than the footprint of a card.", |of| {
-            Some(of.time.held.as_secs_f64())
-        }),
+        counter(
+            "user_gpu_held_seconds_total",
+            "Time in which a user held more memory of a card than the footprint that is configured.",
+            |of| Some(of.time.held.as_secs_f64()),
+        ),
         counter("user_gpu_busy_seconds_total", "Held time in which his busiest process ran kernels.", |of| {
             of.time.told.then_some(of.time.busy.as_secs_f64())
         }),

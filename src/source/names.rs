@@ -1,6 +1,6 @@
 //! Whether names in a configuration are those of somebody and something now: for `gpuwarden check`, which has time to wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,23 +16,32 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The directory and the driver of this moment.
 pub struct Known {
     directory: RefCell<Directory>,
-    cards: Result<Vec<Gpu>, String>,
+    nvml_library: Option<PathBuf>,
+    /// Once somebody wanted to know of one.
+    cards: OnceCell<Result<Vec<Gpu>, String>>,
     /// How long to wait for the next answer of the directory. One that has been late is waited for no more: a file may
     /// name thousands.
     patience: Cell<Duration>,
 }
 
 impl Known {
-    /// Fails only where the kernel gives no thread.
+    /// The driver is asked once a GPU is asked for. Fails only where the kernel gives no thread.
     pub fn ask(nvml_library: Option<PathBuf>) -> std::io::Result<Self> {
-        let look = Nvml::new(nvml_library.map(PathBuf::into_os_string)).look(Wanted::default(), PATIENCE);
-        let cards = look.map(|look| look.cards.into_iter().map(named).collect());
-        Ok(Self { directory: RefCell::new(Directory::start()?), cards, patience: Cell::new(PATIENCE) })
+        let directory = RefCell::new(Directory::start()?);
+        Ok(Self { directory, nvml_library, cards: OnceCell::new(), patience: Cell::new(PATIENCE) })
     }
 
-    /// Why the driver showed no cards, if it did not.
+    fn cards(&self) -> &Result<Vec<Gpu>, String> {
+        self.cards.get_or_init(|| {
+            let library = self.nvml_library.clone().map(PathBuf::into_os_string);
+            let look = Nvml::new(library).look(Wanted::default(), PATIENCE);
+            look.map(|look| look.cards.into_iter().map(named).collect())
+        })
+    }
+
+    /// Why the driver showed no cards, if it was asked and did not.
     pub fn driver_fault(&self) -> Option<&str> {
-        self.cards.as_ref().err().map(String::as_str)
+        self.cards.get()?.as_ref().err().map(String::as_str)
     }
 
     /// Whether some name may be good only because the directory did not answer.
@@ -50,7 +59,7 @@ impl Known {
 
     /// Known where the selector names at least one card, and a range only cards that are there.
     pub fn gpu(&self, selector: &GpuSelector) -> Lookup<()> {
-        let Ok(cards) = &self.cards else { return Lookup::Pending };
+        let Ok(cards) = self.cards() else { return Lookup::Pending };
         let fits = cards.iter().filter(|gpu| selector.matches(gpu).is_true()).count();
         let there = match selector {
             GpuSelector::Indexes(first, last) => fits as u64 == u64::from(last - first) + 1,
@@ -100,8 +109,12 @@ mod tests {
         let (_never, answer) = channel::<()>();
         let directory = Directory::with(move |_| answer.recv().map(|()| None).map_err(|error| error.to_string()));
         let patience = Duration::from_millis(100);
-        let known =
-            Known { directory: RefCell::new(directory.unwrap()), cards: Ok(Vec::new()), patience: Cell::new(patience) };
+        let known = Known {
+            directory: RefCell::new(directory.unwrap()),
+            nvml_library: None,
+            cards: Ok(Vec::new()).into(),
+            patience: Cell::new(patience),
+        };
         assert!(!known.directory_is_silent());
         let began = Instant::now();
         for number in 0..1000 {

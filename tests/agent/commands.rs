@@ -1,6 +1,7 @@
 //! The command line: what is printed, and the exit codes.
 
 use crate::harness::agent::{free_address, in_node, serve};
+use crate::harness::node::library;
 use crate::harness::wait::within;
 use crate::harness::worker::SLEEPS;
 use crate::harness::{LIMIT, Node, root};
@@ -41,6 +42,42 @@ fn help_is_no_failure_and_a_wrong_flag_is_two() {
         assert_eq!(said.status.code(), Some(2), "{wrong:?}");
         assert!(!said.stderr.is_empty(), "{wrong:?}");
     }
+}
+
+#[test]
+fn a_file_of_another_kind_is_told_as_what_it_is() {
+    let rules = gpuwarden(&["test", "rules/unassigned-gpu.yaml"]);
+    assert_eq!(rules.status.code(), Some(78));
+    assert_eq!(
+        text(&rules.stderr),
+        "rules/unassigned-gpu.yaml:1:1: a rule file, expected a rule test: these are called `*.test.yaml`\n"
+    );
+    for file in ["docs/examples/alerts.yaml", "docs/examples/scenario.yaml"] {
+        let said = gpuwarden(&["check", file]);
+        assert_eq!(said.status.code(), Some(78));
+        let told = text(&said.stdout);
+        assert!(told.starts_with(&format!("{file}:1:1: no file of gpuwarden's, expected ")), "{told}");
+    }
+}
+
+#[test]
+fn check_asks_the_driver_that_it_is_told_and_only_where_a_gpu_is_named() {
+    let node = Node::new(2);
+    node.write("named.yaml", "assignments: {fixed: [{to: everyone, gpus: [0, 2]}]}\nrules: []\n");
+    node.write("unnamed.yaml", "rules: []\n");
+    let check = |file: &str, library: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuwarden"));
+        command.env("NVML_SIM_SCENARIO", node.path("scenario.yaml"));
+        command.args(["check", &format!("--nvml.library={library}")]).arg(node.path(file));
+        output(command)
+    };
+    let library = library().display().to_string();
+    let told = text(&check("named.yaml", &library).stdout);
+    assert!(told.contains("unknown GPU `2`") && !told.contains("unknown GPU `0`"), "{told}");
+    let unread = check("named.yaml", "/nowhere.so");
+    assert!(text(&unread.stderr).starts_with("GPUs are not checked: there is no NVIDIA driver: "));
+    assert_eq!(unread.status.code(), Some(0));
+    assert_eq!(text(&check("unnamed.yaml", "/nowhere.so").stderr), "");
 }
 
 #[test]

@@ -263,6 +263,47 @@ fn the_alerts_are_promql_about_metrics_that_the_agent_exports() {
     assert!(asked.len() > 4 && unknown.is_empty(), "{unknown:?}");
 }
 
+#[test]
+fn of_a_driver_that_is_silent_no_card_is_told_to_be_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("alerts.test.yaml");
+    let series = |name: &str, values: &str| format!("- {{series: '{name}', values: '{values}'}}\n    ");
+    let labels = |label: &str, value: &str| format!("{{instance=\"{value}\"{label}}}");
+    // Of one host the driver hangs, of the other a card is gone.
+    let input: String = [("hangs", "0x30", "0x30"), ("lacks", "1x30", "3x30")]
+        .map(|(host, up, found)| {
+            series(&format!("gpuwarden_source_up{}", labels(", source=\"nvml\"", host)), up)
+                + &series(&format!("gpuwarden_gpus_found{}", labels("", host)), found)
+                + &series(&format!("gpuwarden_gpus_expected{}", labels("", host)), "4x30")
+        })
+        .concat();
+    let fires = [("GpuMissing", "lacks"), ("NvidiaDriverSilent", "hangs")].map(|(alert, host)| {
+        let labels = if alert == "NvidiaDriverSilent" { ", source: nvml" } else { "" };
+        format!(
+            "- alertname: {alert}\n      eval_time: 20m\n      exp_alerts: [{{exp_labels: {{instance: {host}, severity: \
+             critical{labels}}}, exp_annotations: {{summary: \"{}\"}}}}]\n    ",
+            summary(alert).replace("{{ $labels.instance }}", host)
+        )
+    });
+    let silent = "- {alertname: GpuwardenSourceSilent, eval_time: 20m, exp_alerts: []}\n";
+    let alerts = root().join("docs/examples/alerts.yaml");
+    let test = format!(
+        "rule_files: [{}]\ntests:\n- interval: 1m\n  input_series:\n    {input}\n  alert_rule_test:\n    {}{silent}",
+        alerts.display(),
+        fires.concat()
+    );
+    fs::write(&path, test).unwrap();
+    let output = Command::new("promtool").args(["test", "rules"]).arg(&path).output().expect("promtool is installed");
+    expect_success(&output);
+}
+
+/// What an alert says.
+fn summary(alert: &str) -> String {
+    let alerts = read("docs/examples/alerts.yaml");
+    let text = alerts.split(&format!("- alert: {alert}\n")).nth(1).unwrap();
+    text.split("summary: \"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+}
+
 // The dashboard
 
 /// Every PromQL expression of a dashboard with the title of its panel, as Grafana would send it for this instance.

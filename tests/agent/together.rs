@@ -11,7 +11,7 @@ use nvml_sim::scenario::Kind;
 use nvml_sim::units::{Load, Percent, Power};
 use nvml_sim::{Process, Scenario};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::{fs, io};
@@ -72,7 +72,12 @@ fn nvitop_and_gpustat_see_what_the_agent_sees() {
 
 /// Cards that can tell all that the dashboard asks.
 const TALKATIVE: &str = "
-    gpus: [{}, {}]
+    gpus:
+      - {gpm: {2: 90.0, 5: 60.0, 10: 33.0}}
+      - {}
+      - mig:
+          enabled: true
+          instances: [{profile: 1g.10gb, gpu_instance: 7, memory: {total: 10GiB, used: 4GiB}, gpm: {2: 75.0}}]
     defaults:
       name: NVIDIA H100 80GB HBM3
       memory: {total: 80GiB, reserved: 500MiB}
@@ -110,12 +115,71 @@ fn every_panel_of_the_dashboard_has_data() {
         [node.runs(node.carol, SLEEPS), node.runs_on_terminal(node.alice, IGNORES_TERM), node.runs(node.bob, SLEEPS)];
     node.held(0, &[&workers[0].with(8), &workers[2].with(2)]);
     node.held(1, &[&workers[1].with(10)]);
+    let on_an_instance = Process { gpu_instance: Some(7), compute_instance: Some(0), ..workers[0].with(3) };
+    node.held(2, &[&on_an_instance]);
     node.change(|scenario| scenario.gpus[0].xids = vec![94]);
     agent.shows("the Xid error", |page| page.all("gpuwarden_gpu_xid_errors_total", &[]).count() == 1);
     let dashboard: Value = serde_json::from_str(include_str!("../../grafana/node.json")).unwrap();
     for (title, query) in expressions(&dashboard, &agent.address.to_string()) {
         // That there is something, not what.
         assert!(counted(&format!("count({query})")) >= 1.0, "{title}");
+    }
+}
+
+/// The families of each switch of `metrics`, as the page has them.
+fn families_of_switches() -> BTreeMap<&'static str, BTreeSet<String>> {
+    let page = include_str!("../../docs/config.md");
+    let table = page.split("\n| switch | families |\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows = table.lines().skip(1).map(|row| {
+        let mut words = row.split('`').skip(1).step_by(2);
+        (words.next().unwrap(), words.map(|family| format!("gpuwarden_{family}")).collect())
+    });
+    rows.collect()
+}
+
+#[test]
+fn a_switch_takes_the_families_that_the_page_says_and_no_other() {
+    if !root("several people") {
+        return;
+    }
+    let mut node = Node::new(0);
+    let worker = node.runs(node.alice, SLEEPS);
+    node.change(|scenario| {
+        *scenario = include_str!("scenarios/four-cards.yaml").parse::<Scenario>().unwrap();
+        let talkative: Scenario = TALKATIVE.parse().unwrap();
+        let share = || Some(Load::Steady(Percent(7)));
+        let busy = Process {
+            utilization: share(),
+            memory_utilization: share(),
+            encoder_utilization: share(),
+            decoder_utilization: share(),
+            ..worker.with(10)
+        };
+        scenario.gpus.iter_mut().for_each(|gpu| gpu.processes.clear());
+        scenario.gpus[0].processes = vec![busy];
+        scenario.gpus[0].gpm = talkative.gpus[0].gpm.clone();
+        scenario.gpus.push(talkative.gpus[2].clone());
+    });
+    let switches = families_of_switches();
+    let without = |off: &str| {
+        let lines = switches.keys().map(|switch| format!("{switch}: {}", *switch != off)).collect::<Vec<_>>();
+        node.configure(&format!("metrics: {{{}}}", lines.join(", ")));
+    };
+    let families = |page: &Page| page.samples.iter().map(|sample| sample.name.clone()).collect::<BTreeSet<_>>();
+    without("");
+    let agent = node.start();
+    let all = families(&agent.shows("what everything tells", |page| {
+        let told = |family| page.all(family, &[]).next().is_some();
+        told("gpuwarden_process_decoder_utilization_ratio") && told("gpuwarden_mig_sm_active_ratio")
+    }));
+    for (switch, documented) in &switches {
+        without(switch);
+        assert!(agent.reload());
+        let shown = families(&agent.cycles(3));
+        let left: Vec<&String> = documented.intersection(&shown).collect();
+        assert!(left.is_empty(), "{switch} leaves {left:?}");
+        let gone: BTreeSet<String> = all.difference(&shown).cloned().collect();
+        assert!(!gone.is_empty() && gone.is_subset(documented), "{switch} takes {gone:?}");
     }
 }
 
@@ -174,13 +238,16 @@ fn systemd_hears_in_an_abstract_socket() {
 
 #[test]
 fn logs_are_lines_of_json_where_that_is_asked_for() {
-    let node = Node::new(1);
+    let mut node = Node::new(1);
     let agent = node.start_with(&["--log.format=json", "--log.level=debug"]);
     agent.reload();
+    node.change(|scenario| scenario.errors = [("*".into(), nvml_sim::value::Error::UNINITIALIZED)].into());
+    agent.shows("a silent driver", |page| page.value("gpuwarden_source_up", &[("source", "nvml")]) == Some(0.0));
     let log = agent.log();
     assert!(!log.is_empty());
     for line in log.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok_and(|line| line.is_object()), "{line}");
+        let told = serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(told["fields"]["message"].is_string(), "{line}");
     }
 }
 

@@ -19,7 +19,7 @@ pub fn rows<'a>() -> Vec<Series<Card<'a>>> {
         ),
         gauge(
             "gpu_ecc_sram_threshold_exceeded",
-            "Whether the SRAM has had more errors than the driver takes to be sound.",
+            "Whether the SRAM has had more errors than the driver tolerates.",
             |card| card.flag(|told| told.ecc.sram_threshold_exceeded),
         ),
         gauges("gpu_retired_pages", &["cause"], "Pages of memory that are no longer used.", |card| {

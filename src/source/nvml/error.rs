@@ -6,7 +6,7 @@ use crate::snapshot::GpuFault;
 
 /// A call that failed, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {error}")]
+#[error("{call}: {error}{}", advice(error))]
 pub struct Failure {
     pub call: &'static str,
     pub error: &'static str,
@@ -46,6 +46,20 @@ const NAMES: [(u32, &str, &str); 31] = [
     (30, "RESET_TYPE_NOT_SUPPORTED", "reset_type_not_supported"),
     (999, "UNKNOWN", "unknown"),
 ];
+
+/// What the admin can do where the driver as a whole does not work.
+fn advice(error: &str) -> &'static str {
+    match error {
+        "DRIVER_NOT_LOADED" => {
+            ": the kernel module of the driver is not loaded: `modprobe nvidia`, or see what nvidia-smi says"
+        }
+        "LIB_RM_VERSION_MISMATCH" => {
+            ": library and kernel module are of different versions, as after an upgrade of the driver: \
+             load the module anew, or reboot"
+        }
+        _ => "",
+    }
+}
 
 /// Younger than the wrapper.
 const ARGUMENT_VERSION_MISMATCH: u32 = 25;
@@ -137,6 +151,14 @@ mod tests {
             assert_eq!(name(&error), expected);
         }
         assert_eq!(fault(&NvmlError::GpuLost), GpuFault("lost"));
+    }
+
+    #[test]
+    fn a_driver_that_cannot_work_is_told_with_what_can_be_done() {
+        let told = |error| Failure { call: "nvmlInit_v2", error }.to_string();
+        assert!(told("DRIVER_NOT_LOADED").starts_with("nvmlInit_v2: DRIVER_NOT_LOADED: the kernel module"));
+        assert!(told("LIB_RM_VERSION_MISMATCH").contains("reboot"));
+        assert_eq!(told("UNKNOWN"), "nvmlInit_v2: UNKNOWN");
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Session {
         let nvml = match self.calls.make("nvmlInit_v2", || Nvml::builder().lib_path(&library).init()) {
             Ok(nvml) => nvml,
             Err(NvmlError::LibloadingError(cause)) => {
-                let why = format!("there is no NVIDIA driver, and the agent waits for one: {cause}");
+                let why = format!("there is no NVIDIA driver: {cause}");
                 return Err(self.patience.wait(why));
             }
             Err(failure) => {
