@@ -272,8 +272,8 @@ mod tests {
     }
 
     fn at(url: &str) -> Target {
-        let (ca_file, cert_file, key_file, user, password_file) = (None, None, None, None, None);
-        Target { url: url.to_owned(), ca_file, cert_file, key_file, user, password_file }
+        let (ca_file, server_name, cert_file, key_file, user, password_file) = (None, None, None, None, None, None);
+        Target { url: url.to_owned(), ca_file, server_name, cert_file, key_file, user, password_file }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::config::{Diagnostic, yaml};
 
 mod settings;
 mod tls;
-mod names;
+pub(super) mod certificate;
 mod users;
 mod rate;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use rustls::{
 };
 use serde::Deserialize;
 
-use super::names::alternative_names;
+use super::certificate::alternative_names;
 use super::settings::Complaints;
 use super::{Asked, Reader};
 use crate::config::yaml;
