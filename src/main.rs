@@ -97,7 +97,7 @@ fn check(files: &[PathBuf]) -> ExitCode {
         gpu: &|selector| known.gpu(selector),
     };
     let readers = Others { test: trial::errors, web: http::web::errors };
-    let checked = config::check::run(files, &names, readers, &mut Readers(io::stdout()));
+    let checked = config::check::run(files, &names, readers, http::web::warnings, &mut Readers(io::stdout()));
     if known.directory_is_silent() {
         eprintln!("users and groups are not all checked: the directory does not answer");
     }

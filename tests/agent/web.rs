@@ -242,9 +242,28 @@ fn a_renewed_certificate_is_served_and_a_broken_one_is_told_once() {
     assert!(log.contains("web.yml:1:54: no private key in PEM"), "{log}");
     new.certifies(&node, "server", HERE);
     assert!(trusts("new.crt") && !trusts("old.crt"));
+    let log = served.log();
+    let line = |what: &str| log.lines().rfind(|line| line.contains(what)).unwrap_or_else(|| panic!("{log}"));
+    for line in [line("message=listening"), line("the web configuration was read again")] {
+        assert!(line.contains(" tls=true certificate_until=4096-01-01T00:00:00Z users=0"), "{line}");
+    }
     // Users can come and change as well.
     replace(&node, "web.yml", &format!("{TLS}{}", users()));
     assert!(!trusts("new.crt"));
+}
+
+#[test]
+fn a_certificate_that_expired_is_a_warning_and_served() {
+    let node = Node::new(1);
+    signed_by_itself(&node, 2001);
+    let told = "web.yml:1:32: warning: the certificate has expired at 2001-01-01T00:00:00Z, and clients refuse it";
+    let served = Served::start(&node, &format!("{TLS}{}", users()));
+    let log = served.log();
+    assert!(log.contains("level=warn") && log.contains(told), "{log}");
+    assert!(log.contains(" tls=true certificate_until=2001-01-01T00:00:00Z users=1"), "{log}");
+    let checked = output(&node, &["check", text(&node.path("web.yml"))]);
+    assert!(String::from_utf8(checked.stdout).unwrap().contains(told));
+    assert_eq!(checked.status.code(), Some(0));
 }
 
 #[test]
