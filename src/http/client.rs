@@ -58,7 +58,7 @@ pub enum Error {
     Handshake { url: String, source: io::Error },
     #[error("{0} is plain HTTP, without TLS")]
     Plain(String),
-    #[error("the agent at {0} serves TLS; ask https:// in place of http://")]
+    #[error("the agent at {0} serves TLS; its address begins with https://")]
     Tls(String),
     #[error("the agent at {0} serves TLS; see --ca-file and --server-name")]
     SocketTls(String),
@@ -162,7 +162,7 @@ impl Client {
                 let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
                 Some(host.trim_start_matches('[').trim_end_matches(']'))
             }
-            // What goes through a socket is seen by nobody: TLS is for an agent that has no other way to talk.
+            // An agent that serves TLS does so on every socket.
             Address::Unix(_) if target.ca_file.is_some() || target.server_name.is_some() => Some("localhost"),
             _ => None,
         };
@@ -213,7 +213,7 @@ impl Client {
             (401, _) if self.authorization.is_empty() => Err(Error::Unauthorized(url())),
             (401, _) => Err(Error::WrongUser(url())),
             // Servers in Go say it in the same words.
-            (400, body) if self.tls.is_none() && PLAIN.ends_with(body.as_bytes()) && !body.is_empty() => {
+            (400, body) if self.tls.is_none() && PLAIN.ends_with(format!("\r\n\r\n{body}").as_bytes()) => {
                 Err(if matches!(self.address, Address::Unix(_)) { Error::SocketTls(url()) } else { Error::Tls(url()) })
             }
             (status, body) => Err(Error::Refused { url: url(), status, body: beginning(&body) }),
@@ -274,8 +274,8 @@ fn config(target: &Target) -> Result<ClientConfig, Error> {
     identity.map_err(|source| Error::Unusable { path: key.clone(), source })
 }
 
-/// Trusts what authorities have signed, and a certificate that was named itself. Most that sign themselves are those of an
-/// authority too (`openssl req -x509` makes no others), which webpki takes for no server.
+/// Trusts what authorities have signed, and a certificate that was named itself. One that signs itself is mostly that of an
+/// authority too, as `openssl req -x509` makes it, and webpki takes an authority for no server.
 #[derive(Debug)]
 struct Trusted {
     authorities: Arc<WebPkiServerVerifier>,
@@ -538,7 +538,7 @@ mod tests {
     #[test]
     fn plain_http_where_tls_is_served_is_told_what_to_ask() {
         let told = told(PLAIN);
-        assert!(told.ends_with(" serves TLS; ask https:// in place of http://"), "{told}");
+        assert!(told.ends_with(" serves TLS; its address begins with https://"), "{told}");
     }
 
     #[test]

@@ -707,7 +707,7 @@ fn whoever_asks_for_the_status_is_told_what_the_agent_wants() {
         (&unix, &[&as_me[..], &["--server-name", "other.example.edu"]].concat(), "not valid for name"),
         (&https, &as_me[..2], "wants a certificate; see --cert-file and --key-file"),
         (&https, &as_stranger, "refused this certificate; see --cert-file: "),
-        (&served.url("http"), &[], "serves TLS; ask https:// in place of http://"),
+        (&served.url("http"), &[], "serves TLS; its address begins with https://"),
         (&unix, &[], "serves TLS; see --ca-file and --server-name"),
         (&"gpu01".to_owned(), &[], "says neither http:// nor https://"),
     ] {
