@@ -14,7 +14,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio_rustls::TlsAcceptor;
@@ -145,9 +146,10 @@ impl Stream for TcpStream {
 }
 
 impl Stream for UnixStream {
-    /// It cannot be told beforehand; TLS tells.
     async fn greets(&self) -> bool {
-        true
+        let mut first = [HANDSHAKE];
+        let peek = || Ok(rustix::net::recv(self, &mut first[..], RecvFlags::PEEK)?);
+        self.async_io(Interest::READABLE, peek).await.is_ok() && first == [HANDSHAKE]
     }
 }
 
@@ -169,9 +171,13 @@ impl Service {
             let _ = stream.read(&mut [0; 1024]).await;
             return;
         }
-        match TlsAcceptor::from(tls).accept(stream).await {
+        match TlsAcceptor::from(tls).accept(stream).into_fallible().await {
             Ok(stream) => self.converse(stream, client).await,
-            Err(error) => tracing::debug!(%error, "a client is not let in"),
+            Err((error, mut stream)) => {
+                tracing::debug!(%error, "a client is not let in");
+                // Likewise: why it is not let in was said last.
+                let _ = stream.read(&mut [0; 1024]).await;
+            }
         }
     }
 

@@ -94,7 +94,7 @@ fn check(files: &[PathBuf], nvml_library: Option<PathBuf>) -> ExitCode {
         gpu: &|selector| known.gpu(selector),
     };
     let readers = Others { test: trial::errors, web: http::web::errors };
-    let checked = config::check::run(files, &names, readers, &mut Readers(io::stdout()));
+    let checked = config::check::run(files, &names, readers, http::web::warnings, &mut Readers(io::stdout()));
     if let Some(fault) = known.driver_fault() {
         complain(format_args!("GPUs are not checked: {fault}"));
     }

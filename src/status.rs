@@ -96,6 +96,7 @@ pub fn table(view: &View) -> String {
     text += &section(&["GPU", "INSTANCE", "PROFILE", "BUSY", "MEMORY"], view.cards.iter().flat_map(instances));
     let held = view.cards.iter().flat_map(holders);
     text += &section(&["GPU", "USER", "PID", "COMMAND", "MEMORY", "BUSY", "AGE", "ASSIGNED"], held);
+    text += &unknown_holders(view);
     text += &section(&["RULE", "USER", "SUBJECT", "STATE", "RUNG", "NEXT"], view.violations.iter().map(violation));
     text
 }
@@ -192,6 +193,15 @@ fn holders(card: &Card) -> Vec<Vec<String>> {
     .collect()
 }
 
+/// Where nobody is listed because nobody is known. What ails the whole card stands in its row.
+fn unknown_holders(view: &View) -> String {
+    let faults = view.cards.iter().filter(|card| card.holders_fault != card.fault);
+    let faults = faults.filter_map(|card| Some((card.index, card.holders_fault.as_deref()?)));
+    let lines: String =
+        faults.map(|(index, fault)| format!("GPU {index}: who is on it is not known: {}\n", clean(fault))).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
+}
+
 fn violation(one: &Violation) -> Vec<String> {
     vec![
         one.rule.clone(),
@@ -271,9 +281,21 @@ mod tests {
         expect_file!["../tests/golden/status.txt"].assert_eq(&table(&View::of(&fixture::cycle())));
     }
 
+    #[test]
+    fn a_card_whose_holders_are_unknown_is_not_shown_as_a_free_one() {
+        let mut view = View::of(&fixture::cycle());
+        let before = table(&view);
+        assert!(!before.contains("is not known"), "{before}");
+        view.cards[1].holders_fault = Some("Not Supported\n".into());
+        let after = table(&view);
+        assert!(after.contains("\n\nGPU 1: who is on it is not known: Not Supported\u{fffd}\n\nRULE"), "{after}");
+        view.cards[1].fault = view.cards[1].holders_fault.clone();
+        assert!(!table(&view).contains("is not known"));
+    }
+
     fn at(url: &str) -> Target {
-        let (ca_file, cert_file, key_file, user, password_file) = (None, None, None, None, None);
-        Target { url: url.to_owned(), ca_file, cert_file, key_file, user, password_file }
+        let (ca_file, server_name, cert_file, key_file, user, password_file) = (None, None, None, None, None, None);
+        Target { url: url.to_owned(), ca_file, server_name, cert_file, key_file, user, password_file }
     }
 
     #[test]

@@ -40,13 +40,25 @@ pub struct Others {
     pub web: Errors,
 }
 
-/// Checks the files, or the default configuration, and prints every error. Whether there was none.
-pub fn run(files: &[PathBuf], names: &Names, others: Others, output: &mut dyn Write) -> io::Result<bool> {
+/// Checks the files, or the default configuration, and prints every error, and what web configurations are warned of.
+/// Whether there was no error.
+pub fn run(
+    files: &[PathBuf],
+    names: &Names,
+    others: Others,
+    warnings: Errors,
+    output: &mut dyn Write,
+) -> io::Result<bool> {
     let default = [PathBuf::from(DEFAULT_FILE)];
     let files = if files.is_empty() { &default } else { files };
     let errors = yaml::in_order(files.iter().flat_map(|path| file(path, names, others)).collect());
-    for error in &errors {
-        writeln!(output, "{error}")?;
+    let warned = |path: &PathBuf| {
+        let text = yaml::read(path).ok().filter(|text| kind(path, text) == Kind::Web);
+        text.map(|text| warnings(path, &text))
+    };
+    let warnings: Vec<Diagnostic> = files.iter().filter_map(warned).flatten().collect();
+    for line in errors.iter().chain(&warnings) {
+        writeln!(output, "{line}")?;
     }
     Ok(errors.is_empty())
 }

@@ -12,10 +12,19 @@ use std::{fmt, fs};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, InvalidMessage,
+    RootCertStore, SignatureScheme, StreamOwned,
+};
+
+use super::PLAIN;
+use super::web::certificate;
 
 /// An agent answers from memory; whoever takes longer is not well.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -31,24 +40,40 @@ const AUTHORITIES: [&str; 3] =
 pub enum Error {
     #[error("`{0}` is not an address such as http://127.0.0.1:9845, https://gpu01:9845 or unix:/run/gpuwarden.sock")]
     Address(String),
+    #[error("`{0}` says neither http:// nor https://, and no port; an address is such as https://{0}:9845")]
+    Scheme(String),
+    #[error("`{0}` is no name that a certificate could bear")]
+    Name(String),
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read {}", path.display())]
     Pem { path: PathBuf, source: pem::Error },
     #[error("{} cannot be used", path.display())]
-    Tls { path: PathBuf, source: rustls::Error },
+    Unusable { path: PathBuf, source: rustls::Error },
     #[error("there is no authority to trust; name one with --ca-file")]
     NoAuthority,
     #[error("cannot reach an agent at {url}; is `gpuwarden serve` running there?")]
     Connect { url: String, source: io::Error },
     #[error("no TLS with {url}; see --ca-file")]
     Handshake { url: String, source: io::Error },
+    #[error("{0} is plain HTTP, without TLS")]
+    Plain(String),
+    #[error("the agent at {0} serves TLS; its address begins with https://")]
+    Tls(String),
+    #[error("the agent at {0} serves TLS; see --ca-file and --server-name")]
+    SocketTls(String),
+    #[error("the agent at {0} wants a certificate; see --cert-file and --key-file")]
+    Uncertified(String),
+    #[error("the agent at {url} refused this certificate; see --cert-file")]
+    Certificate { url: String, source: rustls::Error },
     #[error("the agent at {url} did not answer in full")]
     Exchange { url: String, source: io::Error },
     #[error("what answers at {0} is no agent")]
     NoAgent(String),
     #[error("the agent at {0} wants a user and his password; see --user and --password-file")]
     Unauthorized(String),
+    #[error("the agent at {0} refused this user or password")]
+    WrongUser(String),
     #[error("the agent at {url} answers {status}: {body}")]
     Refused { url: String, status: u16, body: String },
 }
@@ -59,9 +84,12 @@ pub struct Target {
     /// The agent to ask: an http:// or https:// address, or unix:/absolute/path
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9845")]
     pub url: String,
-    /// Certificates of the authorities to trust, in PEM; without it, those of the system
+    /// Certificates to trust, in PEM, of authorities or the agent's own; without it, the authorities of the system
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
+    /// The name that the agent's certificate must bear; without it, that in the address, or localhost for a socket
+    #[arg(long, value_name = "NAME")]
+    pub server_name: Option<String>,
     /// The certificate to show to an agent that asks for one, in PEM
     #[arg(long, value_name = "FILE", requires = "key_file")]
     pub cert_file: Option<PathBuf>,
@@ -93,6 +121,10 @@ impl FromStr for Address {
 
     fn from_str(url: &str) -> Result<Self, Error> {
         let wrong = || Error::Address(url.to_owned());
+        let bare = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        if !url.is_empty() && url.chars().all(bare) {
+            return Err(Error::Scheme(url.to_owned()));
+        }
         if let Some(path) = url.strip_prefix("unix:") {
             return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(wrong()) };
         }
@@ -125,15 +157,21 @@ impl Client {
     /// Reads the files that are named.
     pub fn new(target: &Target) -> Result<Self, Error> {
         let address: Address = target.url.parse()?;
-        let tls = match &address {
+        let host = match &address {
             Address::Tcp { secure: true, authority, .. } => {
                 let host = authority.rsplit_once(':').map_or(authority.as_str(), |(host, _)| host);
-                let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-                let name = ServerName::try_from(host).map_err(|_| Error::Address(target.url.clone()))?;
-                Some((Arc::new(config(target)?), name))
+                Some(host.trim_start_matches('[').trim_end_matches(']'))
             }
+            // An agent that serves TLS does so on every socket.
+            Address::Unix(_) if target.ca_file.is_some() || target.server_name.is_some() => Some("localhost"),
             _ => None,
         };
+        let tls = host.map(|host| {
+            let name = target.server_name.as_deref().unwrap_or(host).to_owned();
+            let name = ServerName::try_from(name.clone()).map_err(|_| Error::Name(name))?;
+            Ok::<_, Error>((Arc::new(config(target)?), name))
+        });
+        let tls = tls.transpose()?;
         let authorization = match (&target.user, &target.password_file) {
             (Some(user), Some(file)) => authorization(user, file)?,
             _ => String::new(),
@@ -159,7 +197,7 @@ impl Client {
         let answer = match &self.tls {
             None => exchange(stream, &question),
             Some((config, name)) => {
-                let handshake = |source| Error::Handshake { url: url(), source };
+                let handshake = |source| self.unheard(source, |url, source| Error::Handshake { url, source });
                 let connection = ClientConnection::new(config.clone(), name.clone());
                 let mut connection = connection.map_err(|error| handshake(io::Error::other(error)))?;
                 while connection.is_handshaking() {
@@ -168,14 +206,44 @@ impl Client {
                 exchange(StreamOwned::new(connection, stream), &question)
             }
         };
-        let answer = answer.map_err(|source| Error::Exchange { url: url(), source })?;
+        let exchanged = |source| self.unheard(source, |url, source| Error::Exchange { url, source });
+        let answer = answer.map_err(exchanged)?;
         match parse(&answer).ok_or_else(|| Error::NoAgent(url()))? {
             (200, body) => Ok(body),
-            (401, _) => Err(Error::Unauthorized(url())),
+            (401, _) if self.authorization.is_empty() => Err(Error::Unauthorized(url())),
+            (401, _) => Err(Error::WrongUser(url())),
+            // Servers in Go say it in the same words.
+            (400, body) if self.tls.is_none() && PLAIN.ends_with(format!("\r\n\r\n{body}").as_bytes()) => {
+                Err(if matches!(self.address, Address::Unix(_)) { Error::SocketTls(url()) } else { Error::Tls(url()) })
+            }
             (status, body) => Err(Error::Refused { url: url(), status, body: beginning(&body) }),
         }
     }
+
+    /// Why there was no answer: what TLS tells of it is worth words of its own.
+    fn unheard(&self, error: io::Error, otherwise: fn(String, io::Error) -> Error) -> Error {
+        let url = self.url.clone();
+        match error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>()) {
+            Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => Error::Plain(url),
+            Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => Error::Uncertified(url),
+            Some(source @ rustls::Error::AlertReceived(alert)) if REFUSALS.contains(alert) => {
+                Error::Certificate { url, source: source.clone() }
+            }
+            _ => otherwise(url, error),
+        }
+    }
 }
+
+/// What a server says of a client's certificate (RFC 8446, 6.2).
+const REFUSALS: [AlertDescription; 7] = [
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+];
 
 /// What is worth reading of an answer that is none of an agent's.
 fn beginning(body: &str) -> String {
@@ -186,22 +254,79 @@ fn beginning(body: &str) -> String {
 fn config(target: &Target) -> Result<ClientConfig, Error> {
     let bundle = || AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
     let authorities = target.ca_file.clone().or_else(bundle).ok_or(Error::NoAuthority)?;
+    let all = certificates(&authorities)?;
     let mut roots = RootCertStore::empty();
     // Bundles of systems may hold one that is no good; one's own must have one that is.
-    let (good, _) = roots.add_parsable_certificates(certificates(&authorities)?);
-    if good == 0 {
-        return Err(Error::NoAuthority);
-    }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions();
-    let tls = |source| Error::Tls { path: authorities.clone(), source };
-    let builder = builder.map_err(tls)?.with_root_certificates(roots);
+    roots.add_parsable_certificates(all.iter().cloned());
+    let provider = Arc::new(ring::default_provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    let authorities_only = verifier.map_err(|_| Error::NoAuthority)?;
+    let own = if target.ca_file.is_some() { all } else { Vec::new() };
+    let verifier = Arc::new(Trusted { authorities: authorities_only, own });
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|source| Error::Unusable { path: authorities, source })?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let (Some(certificate), Some(key)) = (&target.cert_file, &target.key_file) else {
         return Ok(builder.with_no_client_auth());
     };
     let private = PrivateKeyDer::from_pem_file(key).map_err(|source| Error::Pem { path: key.clone(), source })?;
     let identity = builder.with_client_auth_cert(certificates(certificate)?, private);
-    identity.map_err(|source| Error::Tls { path: key.clone(), source })
+    identity.map_err(|source| Error::Unusable { path: key.clone(), source })
+}
+
+/// Trusts what authorities have signed, and a certificate that was named itself. One that signs itself is mostly that of an
+/// authority too, as `openssl req -x509` makes it, and webpki takes an authority for no server.
+#[derive(Debug)]
+struct Trusted {
+    authorities: Arc<WebPkiServerVerifier>,
+    own: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Trusted {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if !self.own.iter().any(|own| own == certificate) {
+            return self.authorities.verify_server_cert(certificate, intermediates, name, ocsp_response, now);
+        }
+        let (from, until) = certificate::validity(certificate).ok_or(CertificateError::BadEncoding)?;
+        let now = certificate::moment(now).ok_or(CertificateError::BadEncoding)?;
+        if now < from {
+            return Err(CertificateError::NotValidYet.into());
+        }
+        if now > until {
+            return Err(CertificateError::Expired.into());
+        }
+        verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.authorities.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.authorities.supported_verify_schemes()
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
@@ -364,6 +489,7 @@ mod tests {
         ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
+        assert!(matches!("gpu01".parse::<Address>(), Err(Error::Scheme(_))));
     }
 
     #[test]
@@ -388,9 +514,10 @@ mod tests {
     /// What is said of somebody who takes a question and answers so, or not at all.
     fn told(answer: &'static [u8]) -> String {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (ca_file, cert_file, key_file, user, password_file) = (None, None, None, None, None);
+        let (ca_file, server_name, cert_file, key_file, user, password_file) = (None, None, None, None, None, None);
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let client = Client::new(&Target { url, ca_file, cert_file, key_file, user, password_file }).unwrap();
+        let client =
+            Client::new(&Target { url, ca_file, server_name, cert_file, key_file, user, password_file }).unwrap();
         let answers = std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
             let _ = stream.read(&mut [0; 1024]).unwrap();
@@ -406,6 +533,40 @@ mod tests {
         let told = told(b"HTTP/1.1 500 x\r\nContent-Length: 22\r\n\r\n\x1b[2Jlost \xc2\x9b\nline two..");
         assert!(told.ends_with(" answers 500: \u{fffd}[2Jlost \u{fffd}"), "{told}");
         assert_eq!(beginning(&"x".repeat(5000)).len(), 200);
+    }
+
+    #[test]
+    fn plain_http_where_tls_is_served_is_told_what_to_ask() {
+        let told = told(PLAIN);
+        assert!(told.ends_with(" serves TLS; its address begins with https://"), "{told}");
+    }
+
+    #[test]
+    fn a_certificate_that_is_named_itself_is_trusted_for_its_name_and_its_time() {
+        let signed_by_itself = |from: i32, until: i32| {
+            let mut params = rcgen::CertificateParams::new(["gpu01".to_owned()]).unwrap();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            params.not_before = rcgen::date_time_ymd(from, 1, 1);
+            params.not_after = rcgen::date_time_ymd(until, 1, 1);
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().der().clone()
+        };
+        let own = signed_by_itself(2020, 2030);
+        let verify = |own: &CertificateDer<'static>, shown: &CertificateDer<'static>, name: &str, year: u64| {
+            let mut roots = RootCertStore::empty();
+            roots.add(own.clone()).unwrap();
+            let provider = Arc::new(ring::default_provider());
+            let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+            let trusted = Trusted { authorities, own: vec![own.clone()] };
+            let now = UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600));
+            let name = ServerName::try_from(name.to_owned()).unwrap();
+            trusted.verify_server_cert(shown, &[], &name, &[], now).map_err(|error| error.to_string())
+        };
+        assert!(verify(&own, &own, "gpu01", 2025).is_ok());
+        assert!(verify(&own, &own, "gpu02", 2025).unwrap_err().contains("not valid for name"));
+        assert_eq!(verify(&own, &own, "gpu01", 2032).unwrap_err(), "invalid peer certificate: Expired");
+        assert_eq!(verify(&own, &own, "gpu01", 2019).unwrap_err(), "invalid peer certificate: NotValidYet");
+        assert!(verify(&own, &signed_by_itself(2020, 2030), "gpu01", 2025).is_err());
     }
 
     #[test]

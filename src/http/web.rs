@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hyper::header::{HeaderName, HeaderValue};
+use jiff::civil::DateTime;
 use rustls::ServerConfig;
 
 use crate::config::{Diagnostic, yaml};
 
 mod settings;
 mod tls;
-mod names;
+pub(super) mod certificate;
 mod users;
 mod rate;
 #[cfg(test)]
@@ -32,6 +33,10 @@ use users::Users;
 pub struct Web {
     /// Without it, plain HTTP.
     pub tls: Option<Arc<ServerConfig>>,
+    /// When its certificate expires, in UTC.
+    until: Option<DateTime>,
+    /// What is no error, and needs somebody's attention.
+    warnings: Vec<Diagnostic>,
     asked: Asked,
     /// Those of every answer.
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -40,7 +45,33 @@ pub struct Web {
     pub rate: Option<Arc<Bucket>>,
 }
 
+/// What protects the page, for the log.
+#[derive(Debug, Default)]
+pub struct Protection {
+    pub tls: bool,
+    /// When the certificate expires (RFC 3339).
+    pub certificate_until: Option<String>,
+    /// What clients are asked for, in the word of `client_auth_type`.
+    pub client_certificates: Option<&'static str>,
+    pub users: usize,
+}
+
 impl Web {
+    pub fn protection(&self) -> Protection {
+        Protection {
+            tls: self.tls.is_some(),
+            certificate_until: self.until.map(|until| format!("{until}Z")),
+            client_certificates: self.asked.policy,
+            users: self.users.len(),
+        }
+    }
+
+    fn warn(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{}", warning.to_string());
+        }
+    }
+
     /// What the one before protected and this one does not. A file that is read while somebody writes it must not open the
     /// door: that takes a restart.
     fn opens(&self, before: &Self) -> Option<&'static str> {
@@ -58,6 +89,8 @@ impl Web {
 /// What a client must show: a certificate, of an authority, with one of some names.
 #[derive(Debug, Default)]
 struct Asked {
+    /// The word for it, where anything is asked for.
+    policy: Option<&'static str>,
     certificate: bool,
     authority: bool,
     name: bool,
@@ -119,6 +152,11 @@ pub fn errors(path: &Path, text: &str) -> Vec<Diagnostic> {
     settings::read(path, text, &mut Reader::default()).err().unwrap_or_default()
 }
 
+/// What is no error of it, and needs somebody's attention: a certificate that expires.
+pub fn warnings(path: &Path, text: &str) -> Vec<Diagnostic> {
+    settings::read(path, text, &mut Reader::default()).map(|web| web.warnings).unwrap_or_default()
+}
+
 /// The web configuration as its files have it now.
 pub struct Live {
     path: PathBuf,
@@ -140,7 +178,9 @@ struct Trouble {
 impl Live {
     pub fn open(path: &Path) -> Result<Self, Vec<Diagnostic>> {
         let Reading { files, web } = read(path);
-        let now = Now { files, web: Arc::new(web?), trouble: None };
+        let web = web?;
+        web.warn();
+        let now = Now { files, web: Arc::new(web), trouble: None };
         Ok(Self { path: path.to_owned(), now: Mutex::new(now) })
     }
 
@@ -179,8 +219,17 @@ impl Now {
                     return;
                 }
                 web.rate = Bucket::carried_over(web.rate, self.web.rate.as_ref());
+                web.warn();
                 self.web = Arc::new(web);
-                tracing::info!("the web configuration was read again");
+                let Protection { tls, certificate_until, client_certificates, users } = self.web.protection();
+                let certificate_until = certificate_until.as_deref();
+                tracing::info!(
+                    tls,
+                    certificate_until,
+                    client_certificates,
+                    users,
+                    "the web configuration was read again"
+                );
             }
         }
     }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
+use rustls::pki_types::UnixTime;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::rate::Bucket;
+use super::tls::{self, Tls};
 use super::users::Users;
-use super::{Reader, Web, tls};
+use super::{Reader, Web, certificate};
 use crate::config::{Diagnostic, yaml};
 use crate::policy::check::{Complaint, Step, steps};
 use crate::units::Span;
@@ -117,7 +119,11 @@ pub(super) fn read(path: &Path, text: &str, reader: &mut Reader) -> Result<Web, 
     if !complaints.are_none() {
         return Err(yaml::sorted(yaml::locate_all(path, text, complaints.0)));
     }
-    Ok(Web { tls: tls.map(Arc::new), asked, headers, users, rate })
+    let now = certificate::moment(UnixTime::now());
+    let warning = tls.as_ref().zip(now).and_then(|(tls, now)| tls.warning(now));
+    let warnings = yaml::locate_all(path, text, warning.into_iter().collect());
+    let until = tls.as_ref().and_then(Tls::until);
+    Ok(Web { tls: tls.map(|tls| tls.config), until, warnings, asked, headers, users, rate })
 }
 
 fn headers(headers: &Headers, complaints: &mut Complaints) -> Vec<(HeaderName, HeaderValue)> {

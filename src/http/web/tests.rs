@@ -262,3 +262,23 @@ fn a_pipe_in_the_place_of_a_file_is_not_waited_for() {
     let came = came.expect("it waits for the pipe");
     assert!(came.contains(&true) && came.contains(&false));
 }
+
+#[test]
+fn who_renews_certificates_is_warned_a_week_before() {
+    let folder = folder();
+    let key = KeyPair::generate().unwrap();
+    let warned = |days: i64| {
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        let now = std::time::SystemTime::now();
+        let (from, until) = (now - Duration::from_secs(86_400), now + Duration::from_secs(days as u64 * 86_400 + 60));
+        (params.not_before, params.not_after) = (from.into(), until.into());
+        write(&folder, "server.crt", &params.self_signed(&key).unwrap().pem());
+        write(&folder, "server.key", &key.serialize_pem());
+        warnings(&folder.path().join("web.yml"), TLS)
+    };
+    assert_eq!(warned(8), vec![]);
+    let soon = warned(6);
+    assert_eq!(soon.len(), 1);
+    assert_eq!(soon[0].place(), (2, 14));
+    assert!(soon[0].message.starts_with("warning: the certificate expires at 2"), "{}", soon[0]);
+}

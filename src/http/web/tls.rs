@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
@@ -16,11 +18,11 @@ use rustls::{
 };
 use serde::Deserialize;
 
-use super::names::alternative_names;
+use super::certificate::{alternative_names, validity};
 use super::settings::Complaints;
 use super::{Asked, Reader};
 use crate::config::yaml;
-use crate::policy::check::steps;
+use crate::policy::check::{Complaint, Step, steps};
 
 /// A text that is empty is as good as none.
 #[derive(Deserialize)]
@@ -87,6 +89,10 @@ impl Policy {
         matches!(self, Self::RequireAnyClientCert | Self::RequireAndVerifyClientCert)
     }
 
+    fn name(self) -> Option<&'static str> {
+        POLICIES.iter().find(|(_, policy)| *policy == self).map(|(name, _)| *name)
+    }
+
     fn verifies(self) -> bool {
         matches!(self, Self::VerifyClientCertIfGiven | Self::RequireAndVerifyClientCert)
     }
@@ -109,11 +115,45 @@ const CURVES: [(&str, &dyn rustls::crypto::SupportedKxGroup); 3] = [
 /// The protocols that clients may name in their greeting. Those who name none are served as well.
 const PROTOCOLS: [&[u8]; 2] = [b"http/1.1", b"http/1.0"];
 
+/// Who renews certificates has done it by then, or has not noticed that it fails.
+const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// What is served, and how long.
+pub(super) struct Tls {
+    pub config: Arc<ServerConfig>,
+    /// From when until when the certificate is good, in UTC.
+    validity: Option<(DateTime, DateTime)>,
+    /// Where it is named.
+    at: Vec<Step>,
+}
+
+impl Tls {
+    pub fn until(&self) -> Option<DateTime> {
+        self.validity.map(|(_, until)| until)
+    }
+
+    /// What clients will make of it, now or soon. It is no error: the clock may be wrong, and the next certificate on its way.
+    pub fn warning(&self, now: DateTime) -> Option<Complaint> {
+        let (from, until) = self.validity?;
+        let what = if now > until {
+            format!("warning: the certificate has expired at {until}Z, and clients refuse it")
+        } else if now < from {
+            format!("warning: the certificate is not good before {from}Z, and clients refuse it")
+        } else if until.duration_since(now) < SOON {
+            format!("warning: the certificate expires at {until}Z")
+        } else {
+            return None;
+        };
+        Some(Complaint { at: self.at.clone(), what })
+    }
+}
+
 impl Settings {
     pub fn asked(&self) -> Asked {
         let certificate = self.policy().is_some_and(Policy::demands);
         let authority = self.policy() == Some(Policy::RequireAndVerifyClientCert);
-        Asked { certificate, authority, name: self.client_allowed_sans.is_some() }
+        let policy = self.policy().filter(|policy| *policy != Policy::NoClientCert).and_then(Policy::name);
+        Asked { policy, certificate, authority, name: self.client_allowed_sans.is_some() }
     }
 
     fn policy(&self) -> Option<Policy> {
@@ -122,12 +162,7 @@ impl Settings {
     }
 
     /// `None` where there is something to complain about.
-    pub fn server_config(
-        self,
-        directory: &Path,
-        reader: &mut Reader,
-        complaints: &mut Complaints,
-    ) -> Option<ServerConfig> {
+    pub fn server_config(self, directory: &Path, reader: &mut Reader, complaints: &mut Complaints) -> Option<Tls> {
         let mut pem = |name: &'static str, text: &str, file: &str| {
             let source = Source { name, text, file, directory };
             source.pem(reader, complaints)
@@ -145,7 +180,10 @@ impl Settings {
         });
         let roots = client_ca.and_then(|pem| roots(&pem, complaints));
         let verifier = self.verifier(roots, &provider, complaints);
-        let identity = identity(cert?, key?, &provider, complaints)?;
+        let (cert, key) = (cert?, key?);
+        let at = steps!["tls_server_config", cert.key.as_str()];
+        let identity = identity(cert, key, &provider, complaints)?;
+        let validity = identity.cert.first().and_then(|certificate| validity(certificate));
 
         // What follows of what was said is not said.
         let versions = versions.filter(|_| complaints.are_none())?;
@@ -158,7 +196,7 @@ impl Settings {
         let mut config = builder.with_client_cert_verifier(verifier?).with_cert_resolver(resolver);
         config.ignore_client_order = self.prefer_server_cipher_suites;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
-        Some(config)
+        Some(Tls { config: Arc::new(config), validity, at })
     }
 
     fn must_have(&self, name: &str, what: &str, text: &str, file: &str, complaints: &mut Complaints) {

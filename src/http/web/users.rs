@@ -41,6 +41,10 @@ impl Users {
         self.hashes.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.hashes.len()
+    }
+
     /// What is wrong with a hash, without repeating it.
     pub fn fault(hash: &str) -> Option<String> {
         let Some(cost) = cost(hash) else {

@@ -1,6 +1,11 @@
-//! The alternative names of a certificate (RFC 5280, 4.2.1.6).
+//! What a certificate says of itself (RFC 5280): whose it is, and how long it is good.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use rustls::pki_types::UnixTime;
 
 /// The object identifier 2.5.29.17.
 const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
@@ -8,12 +13,47 @@ const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 const BOOLEAN: u8 = 0x01;
 const OCTET_STRING: u8 = 0x04;
 const IDENTIFIER: u8 = 0x06;
+const INTEGER: u8 = 0x02;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const EMAIL: u8 = 0x81;
 const DNS: u8 = 0x82;
 const URI: u8 = 0x86;
 const IP: u8 = 0x87;
+
+/// From when until when it is good, both in UTC and included (4.1.2.5). `None` for what is no certificate.
+pub fn validity(certificate: &[u8]) -> Option<(DateTime, DateTime)> {
+    let mut signed = Values(Values(certificate).expect(SEQUENCE)?);
+    let mut parts = Values(signed.expect(SEQUENCE)?);
+    let (VERSION, _) = parts.next()? else { return None };
+    parts.expect(INTEGER)?;
+    // How it is signed, and by whom.
+    parts.expect(SEQUENCE)?;
+    parts.expect(SEQUENCE)?;
+    let mut validity = Values(parts.expect(SEQUENCE)?);
+    Some((time(&mut validity)?, time(&mut validity)?))
+}
+
+fn time(values: &mut Values) -> Option<DateTime> {
+    let (kind, text) = values.next()?;
+    let text = std::str::from_utf8(text).ok()?;
+    let century = match kind {
+        GENERALIZED_TIME => "",
+        UTC_TIME if text.get(..2)? >= "50" => "19",
+        UTC_TIME => "20",
+        _ => return None,
+    };
+    DateTime::strptime("%Y%m%d%H%M%SZ", format!("{century}{text}")).ok()
+}
+
+/// The same moment, in UTC.
+pub fn moment(time: UnixTime) -> Option<DateTime> {
+    let seconds = i64::try_from(time.as_secs()).ok()?;
+    Some(TimeZone::UTC.to_datetime(Timestamp::from_second(seconds).ok()?))
+}
 
 /// Host names, mail addresses, URIs and IP addresses as they are written. `None` for what is no certificate.
 pub fn alternative_names(certificate: &[u8]) -> Option<Vec<String>> {
@@ -127,6 +167,19 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_certificate_is_read_in_both_forms() {
+        let good = |from: i32, until: i32| {
+            let mut params = CertificateParams::default();
+            params.not_before = rcgen::date_time_ymd(from, 2, 3);
+            params.not_after = rcgen::date_time_ymd(until, 12, 31);
+            validity(params.self_signed(&KeyPair::generate().unwrap()).unwrap().der()).unwrap()
+        };
+        let day = |year: i16, month: i8, day: i8| jiff::civil::date(year, month, day).at(0, 0, 0, 0);
+        assert_eq!(good(1999, 2049), (day(1999, 2, 3), day(2049, 12, 31)));
+        assert_eq!(good(2050, 9999), (day(2050, 2, 3), day(9999, 12, 31)));
+    }
+
+    #[test]
     fn what_is_cut_or_bent_is_read_without_harm() {
         let whole = of_each_kind();
         for end in 0..whole.len() {
@@ -137,7 +190,8 @@ mod tests {
                 let mut bent = whole.clone();
                 bent[at] = byte;
                 // Any answer will do; that there is one is the point.
-                let names = alternative_names(&bent);
+                let (names, time) = (alternative_names(&bent), validity(&bent));
+                assert!(time.is_none_or(|(from, until)| from.year() >= 0 && until.year() >= 0));
                 assert!(names.is_none_or(|names| names.len() <= whole.len()));
             }
         }
