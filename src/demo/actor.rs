@@ -44,7 +44,8 @@ impl Actor {
         let (master, slave) = terminal(uid).map_err(Error::Terminal)?;
         // A new session, whose terminal hangs up when nobody has its other side any more: then the kernel ends it.
         let mut command = Command::new("setsid");
-        command.args(["--ctty", "sleep", "86400"]).current_dir("/");
+        // Under nohup(1) it would not hear that.
+        command.args(["--ctty", "env", "--default-signal=HUP", "sleep", "86400"]).current_dir("/");
         let copy = || slave.try_clone().map_err(Error::Terminal);
         command.stdin(copy()?).stdout(copy()?).stderr(copy()?);
         if own.is_root() {

@@ -41,7 +41,9 @@ impl Demo {
         fs::set_permissions(prefix.path().join("tmp"), Permissions::from_mode(0o1777)).unwrap();
 
         let address = free_address();
-        let mut command = Command::new(bin.join("gpuwarden"));
+        // As under nohup(1): whoever starts it may have it ignore that its terminal hangs up.
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=HUP").arg(bin.join("gpuwarden"));
         if let Some(uid) = uid {
             use std::os::unix::process::CommandExt;
             command.uid(uid).gid(uid);
