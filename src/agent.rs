@@ -99,7 +99,7 @@ pub fn serve(options: &cli::Serve) -> Result<(), Error> {
     // Ports first: an agent that cannot serve must not act.
     let listeners = listeners(options)?;
     let addresses = listeners.iter().filter_map(|listener| listener.address().ok()).collect::<Vec<_>>().join(" ");
-    let protection = web.as_ref().map(|live| live.web().protection()).unwrap_or_default();
+    let protection = web.as_ref().map_or(web::Protection::NONE, |live| live.web().protection());
     let web::Protection { tls, certificate_until, client_certificates, users } = protection;
     let certificate_until = certificate_until.as_deref();
     tracing::info!(addresses, tls, certificate_until, client_certificates, users, "listening");

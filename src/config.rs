@@ -361,8 +361,8 @@ fn exemptions(exempt: &[Exemption], names: Option<&BTreeSet<&RuleName>>) -> Vec<
         for (item, rule) in exemption.rules.iter().enumerate() {
             let Some(names) = names.filter(|names| !names.contains(rule)) else { continue };
             let known: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-            let near = yaml::nearest(rule.as_str(), &known).map(|near| format!("; did you mean `{near}`?"));
-            let what = format!("unknown rule `{rule}`, expected the name of a rule{}", near.unwrap_or_default());
+            let near = yaml::did_you_mean(rule.as_str(), &known);
+            let what = format!("unknown rule `{rule}`, expected the name of a rule{near}");
             complaints.push(Complaint { at: steps!["exempt", number, "rules", item], what });
         }
         complaints.extend(rule_check::values(&exemption.of, steps!["exempt", number]));

@@ -20,7 +20,7 @@ use census::Census;
 use seek::Nothing;
 pub use seek::{Keys, seek};
 use words::diagnostic;
-pub use words::nearest;
+pub use words::did_you_mean;
 
 /// No configuration that people write is larger.
 const LARGEST_FILE: u64 = 1 << 20;

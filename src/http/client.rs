@@ -247,7 +247,7 @@ const REFUSALS: [AlertDescription; 7] = [
 
 /// What is worth reading of an answer that is none of an agent's.
 fn beginning(body: &str) -> String {
-    body.trim().lines().next().unwrap_or_default().chars().take(200).collect()
+    body.trim().lines().take(1).flat_map(str::chars).take(200).collect()
 }
 
 /// Whom to trust, and what to show.

@@ -46,7 +46,7 @@ pub struct Web {
 }
 
 /// What protects the page, for the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Protection {
     pub tls: bool,
     /// When the certificate expires (RFC 3339).
@@ -54,6 +54,11 @@ pub struct Protection {
     /// What clients are asked for, in the word of `client_auth_type`.
     pub client_certificates: Option<&'static str>,
     pub users: usize,
+}
+
+impl Protection {
+    /// What an agent without such a file has.
+    pub const NONE: Self = Self { tls: false, certificate_until: None, client_certificates: None, users: 0 };
 }
 
 impl Web {

@@ -159,16 +159,20 @@ fn unknown(what: &str, rest: &str) -> String {
         return format!("{what} {}", rest.replace(", there are no fields", ", expected none here"));
     };
     let names: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-    let near =
-        nearest(wrong.trim_matches('`'), &names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    let near = did_you_mean(wrong.trim_matches('`'), &names);
     match names[..] {
         [only] => format!("{what} {wrong}, expected `{only}`"),
         _ => format!("{what} {wrong}, expected one of {}{near}", names.join(", ")),
     }
 }
 
+/// A question at the end of a complaint, where a name is a slip or two away; else nothing.
+pub fn did_you_mean(wrong: &str, names: &[&str]) -> String {
+    nearest(wrong, names).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
 /// The name that is a slip or two away.
-pub fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
+fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
     let wrong: String = wrong.chars().take(64).collect::<String>().to_lowercase();
     names
         .iter()

@@ -330,7 +330,7 @@ impl Settings {
 }
 
 fn unknown(what: &str, word: &str, names: &[&str]) -> String {
-    let near = yaml::nearest(word, names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    let near = yaml::did_you_mean(word, names);
     format!("unknown {what} `{word}`, expected one of {}{near}", names.join(", "))
 }
 
